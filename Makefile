@@ -1,0 +1,124 @@
+# `make` lists the targets. Each one does all of its own set-up and is quick the second time.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.SUFFIXES:
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+export PYTHON
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+RUN_READY := .venv-run/.ready
+FUZZ_READY := .venv-fuzz/.ready
+PY_FOLDERS := $(wildcard src tests benchmarks docs examples)
+TYPED_FOLDERS := $(wildcard src tests benchmarks)
+
+.PHONY: help run test lint types bench docs mutants fuzz lock format ci clean
+
+help: ## list these targets
+	@echo "semel: make retries safe. Targets:"
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-13s %s\n", $$1, $$2 }'
+
+run: $(RUN_READY) ## a shop, a bank and everything that goes wrong between them, at http://127.0.0.1:8000 (ARGS="--port 9000")
+	@PYTHONPATH=src exec .venv-run/bin/python -m semel demo $(ARGS)
+
+test: $(READY) ## all tests on real servers, two at a time; core at 100 % branch coverage (ARGS="-k name" to choose)
+	@echo "==> servers for the tests"
+	@PYTHONPATH=tests $(BIN)/python -m servers.install
+	@echo "==> tests"
+	@$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report= $(ARGS)
+ifndef ARGS
+	@echo "==> branch coverage of the core, which must be complete"
+	@$(BIN)/python -m coverage report --include='*/semel/core/*' --fail-under=100
+endif
+
+lint: $(READY) ## ruff: rules and layout
+	@echo "==> ruff"
+	@$(BIN)/ruff check $(PY_FOLDERS)
+	@$(BIN)/ruff format --check $(PY_FOLDERS)
+
+types: $(READY) ## mypy (strict) and pyright
+	@echo "==> mypy"
+	@$(BIN)/mypy $(TYPED_FOLDERS)
+	@echo "==> pyright"
+	@$(BIN)/pyright
+
+bench: $(READY) ## measure everything, 25 minutes; figures are ratios within one run (ARGS="--only http --quick" for less)
+	@PYTHONPATH=tests $(BIN)/python -m servers.install
+	@PYTHONPATH=tests $(BIN)/python -m benchmarks $(ARGS)
+
+docs: $(READY) ## build the documentation into site/, tables and diagrams from the code
+	@echo "==> generating pages from the code"
+	@$(BIN)/python docs/generate.py
+	@PYTHONPATH=tests $(BIN)/python -m simulation.page
+	@echo "==> mkdocs"
+	@$(BIN)/mkdocs build --strict --quiet
+
+mutants: $(READY) ## seed faults into the stores and show that the contract suite finds each one
+	@PYTHONPATH=tests $(BIN)/python -m servers.install
+	@$(BIN)/python tests/mutants/run.py
+
+fuzz: $(FUZZ_READY) ## coverage-guided fuzzing of everything that reads what others wrote (SECONDS=20 each, KEEP=0 new inputs)
+	@echo "==> fuzzing"
+	@PYTHONPATH=src .venv-fuzz/bin/python tests/fuzz/run.py --seconds $(or $(SECONDS),20) --keep $(or $(KEEP),0) $(TARGETS)
+	@echo "==> schemathesis against the demo"
+	@PYTHONPATH=src .venv-fuzz/bin/python tests/fuzz/demo.py
+
+.PHONY: blackbox blackbox-long
+blackbox: $(READY) ## three servers, three stores, a nemesis: 40 seconds; the report is build/blackbox-report.json
+	@PYTHONPATH=tests $(BIN)/python -m servers.install
+	@PYTHONPATH=tests $(BIN)/python -m blackbox $(ARGS)
+
+blackbox-long: $(READY) ## the same, run after run, for HOURS (4)
+	@PYTHONPATH=tests $(BIN)/python -m servers.install
+	@PYTHONPATH=tests $(BIN)/python -m blackbox --hours $(or $(HOURS),4) $(ARGS)
+
+.PHONY: sim sim-long spin
+sim: $(READY) ## deterministic simulation: 5 000 histories of the real code (SEMEL_SEED=n tells one of them)
+	@PYTHONPATH=tests $(BIN)/python -m simulation $(ARGS)
+
+sim-long: $(READY) ## a million histories on all cores; the report is build/simulation.json
+	@PYTHONPATH=tests $(BIN)/python -m simulation --long $(ARGS)
+
+spin: $(READY) ## model checking: three workers, four workers, and every fault of the model
+	@PYTHONPATH=tests $(BIN)/python -m servers.install
+	@PYTHONPATH=tests $(BIN)/python -m spin.check
+
+lock: ## renew the hashed locks in requirements/ from pyproject.toml
+	@test -x .venv-lock/bin/uv || { echo "==> installing uv"; $(PYTHON) -m venv .venv-lock; .venv-lock/bin/pip install -qq uv; }
+	@echo "==> resolving"
+	@uv=".venv-lock/bin/uv pip compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-header --no-annotate"; \
+	$$uv --universal --python-version 3.11 pyproject.toml --extra demo -o requirements/run.txt; \
+	$$uv --universal --python-version 3.11 pyproject.toml --all-extras --group dev -o requirements/dev.txt; \
+	$$uv --no-deps --python-version 3.12 requirements/servers.in -o requirements/servers.txt
+	@wc -l requirements/*.txt
+
+format: $(READY) ## let ruff rewrite the code
+	@$(BIN)/ruff check --fix $(PY_FOLDERS)
+	@$(BIN)/ruff format $(PY_FOLDERS)
+
+ci: ## what the continuous integration runs
+	@.ci/run
+
+clean: ## remove everything that make made
+	@rm -rf $(VENV) .venv-run .venv-lock .venv-fuzz .servers build dist site .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@find . -name __pycache__ -prune -exec rm -rf {} +
+
+$(READY): requirements/dev.txt pyproject.toml tools/venv
+	@tools/venv $(VENV) requirements/dev.txt
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+# What the demo needs and nothing else: `make run` starts within seconds.
+$(RUN_READY): requirements/run.txt tools/venv
+	@tools/venv .venv-run requirements/run.txt
+	@touch $@
+
+# The fuzzers are not in the lock: they have wheels for few Pythons, and no test needs them.
+$(FUZZ_READY): pyproject.toml
+	@$(PYTHON) -m venv .venv-fuzz
+	@.venv-fuzz/bin/pip install -qq --disable-pip-version-check --upgrade 'pip>=25.1'
+	@.venv-fuzz/bin/pip install -qq --disable-pip-version-check --group fuzz -e '.[postgres,redis,json,demo,gateway,sealed,quota]'
+	@touch $@
