@@ -1,0 +1,7 @@
+"""The protocol itself.
+
+No IO, no clock, no randomness, no environment: everything here is a value or a function of values.
+
+What is needed from outside (the time, an owner's random bits, a store's reply) arrives as an argument or as the
+answer to an effect, so the simulator, the tests and production run the same lines.
+"""

@@ -1,0 +1,144 @@
+"""What a plan may ask for. A plan is a generator that yields effects and is sent their replies.
+
+The first seven are the calls on a store. The same values are what the batcher collects and what a store's script takes
+a list of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from semel.core.records import (
+    FINGERPRINT_MAX,
+    OWNER_MAX,
+    Claimed,
+    Key,
+    Lease,
+    Record,
+    Result,
+    check_duration,
+    check_text,
+)
+from semel.events import Event
+
+T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
+
+
+class Effect(Generic[T_co]):
+    """Something that only the outside can do, typed by its reply."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Claim(Effect[Claimed]):
+    key: Key
+    fingerprint: str
+    owner: str
+    lease_ms: int
+    retention_ms: int
+    takeover: bool
+
+    def __post_init__(self) -> None:
+        check_text("fingerprint", self.fingerprint, FINGERPRINT_MAX)
+        check_text("owner", self.owner, OWNER_MAX)
+        check_duration("lease_ms", self.lease_ms)
+        check_duration("retention_ms", self.retention_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Renew(Effect[Lease | None]):
+    lease: Lease
+    lease_ms: int
+
+    def __post_init__(self) -> None:
+        check_duration("lease_ms", self.lease_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Complete(Effect[bool]):
+    lease: Lease
+    result: Result
+    retention_ms: int
+    refuse_ms: int = 0
+    """How long the key is refused after that, when its result is gone already."""
+
+    def __post_init__(self) -> None:
+        check_duration("retention_ms", self.retention_ms)
+        if self.refuse_ms != 0:
+            check_duration("refuse_ms", self.refuse_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Release(Effect[bool]):
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Read(Effect[Record | None]):
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve(Effect[bool]):
+    """End the unknown outcome of what was looked at. Owner and attempt name it: a freed key counts from 1 again."""
+
+    key: Key
+    owner: str
+    attempt: int
+    result: Result | None
+    retention_ms: int
+
+    def __post_init__(self) -> None:
+        check_duration("retention_ms", self.retention_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Remove(Effect[bool]):
+    """Delete what was looked at, or only end its retention (`expire`).
+
+    The times name it, too: nobody's records have no owner that would tell them apart.
+    """
+
+    key: Key
+    owner: str
+    attempt: int
+    created_ms: int
+    completed_ms: int | None
+    expire: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wait(Effect[int]):
+    """Sleep until `owner` no longer holds `key` in progress, at most `timeout_ms`; the reply is how long it took.
+
+    May wake early.
+    """
+
+    key: Key
+    owner: str
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pause(Effect[int]):
+    """Sleep. The reply is the time of the driver's own clock afterwards: what the tries before it took counts, too."""
+
+    pause_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Emit(Effect[None]):
+    event: Event
+
+
+Plan = Generator[Effect[Any], Any, T]
+
+
+def do(effect: Effect[T]) -> Plan[T]:
+    """Yield one effect and return its reply, with the type that the effect promises."""
+    reply: T = yield effect
+    return reply

@@ -1,0 +1,84 @@
+"""The fingerprint: a versioned digest of the parts of a request that make it *this* request.
+
+Parts are framed by their lengths before they are hashed, so that no part can imitate the end of one and the start of
+another. With a secret the digest is keyed (HMAC), and a stored fingerprint reveals nothing about a guessable body.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+VERSION = "1"
+
+Body = Literal["raw", "json"]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestParts:
+    """A request as callables for `fingerprint` and `scope` see it.
+
+    Header names are lower case, order and repeats are kept.
+    """
+
+    method: str
+    path: str
+    query: str
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """Which parts count. `include` and `exclude` are JSON pointers into a body that is compared as JSON."""
+
+    body: Body | None = "raw"
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    headers: tuple[str, ...] = ()
+    query: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("include", "exclude", "headers"):
+            given: Iterable[str] = getattr(self, name)
+            if isinstance(given, str):
+                raise TypeError(f"Fingerprint.{name} must be several texts, not one: write ({given!r},)")
+            object.__setattr__(self, name, tuple(given))
+        if self.body not in ("raw", "json", None):
+            raise ValueError(f"Fingerprint.body must be 'raw', 'json' or None, not {self.body!r}")
+        if (self.include or self.exclude) and self.body != "json":
+            raise ValueError("Fingerprint.include and exclude choose JSON members: they need body='json'")
+        for pointer in (*self.include, *self.exclude):
+            if pointer and not pointer.startswith("/"):
+                raise ValueError(f"{pointer!r} is not a JSON pointer: it must be empty or start with '/'")
+
+
+Canonicalise = Callable[[bytes, Fingerprint], "bytes | None"]
+"""RFC 8785 form of a JSON body with the chosen members, or None when there is no exact one."""
+
+
+def fingerprint(
+    request: RequestParts, spec: Fingerprint, *, canonicalise: Canonicalise, secret: bytes | None = None
+) -> str:
+    """Digest the parts of `request` that `spec` chooses."""
+    parts = [request.method.encode(), request.path.encode(), request.query.encode() if spec.query else b""]
+    for wanted in spec.headers:
+        name = wanted.lower().encode()
+        values = [value for header, value in request.headers if header.lower() == name]
+        parts += [name, len(values).to_bytes(4, "big"), *values]
+    if spec.body is not None:
+        canonical = canonicalise(request.body, spec) if spec.body == "json" else None
+        # A body with no exact canonical form counts as its bytes, and the tag keeps it apart from every canonical one.
+        parts += [b"raw", request.body] if canonical is None else [b"json", canonical]
+    return digest(parts, secret=secret)
+
+
+def digest(parts: Iterable[bytes], *, secret: bytes | None = None) -> str:
+    """`version.digest` over length-framed parts, keyed when a secret is given."""
+    framed = b"".join([len(part).to_bytes(8, "big") + part for part in parts])
+    hashed = hmac.digest(secret, framed, hashlib.sha256) if secret else hashlib.sha256(framed).digest()
+    return f"{VERSION}.{urlsafe_b64encode(hashed).rstrip(b'=').decode()}"

@@ -1,0 +1,188 @@
+"""What HTTP says: a decision or a settlement in, an answer out.
+
+Problems are RFC 9457 documents. Their types are data (`PROBLEMS`), which is also what the published policy document
+shows. Nothing of another request's body ever appears in one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import assert_never
+
+from semel.core.policy import NEVER_REPLAYED, Policy
+from semel.core.protocol import Expired, InFlight, Mismatch, Undecided, Unknown, Unreadable
+from semel.core.tables import Ending
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+WELL_KNOWN = "/.well-known/idempotency"
+REPLAYED = (b"idempotent-replayed", b"true")
+NOT_STORED = (b"idempotency-stored", b"false")
+MARKS = frozenset({REPLAYED[0], NOT_STORED[0]})
+RETRY_AFTER_S = 1
+DESCRIBE_BODY = frozenset(("content-type", "content-length", "content-encoding"))
+"""Without these the body would be replayed as something else than it is, so they are kept whatever is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """An answer: header order and repeats are kept, names are as the application sent them."""
+
+    status: int
+    headers: Headers
+    body: bytes
+
+    def plus(self, *headers: tuple[bytes, bytes]) -> Response:
+        return Response(self.status, (*self.headers, *headers), self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of problem. `retryable` says whether the same request may succeed later."""
+
+    status: int
+    title: str
+    retryable: bool
+    advice: str
+
+
+REPEAT_LATER = "Repeat the request with the same key after the time in Retry-After."
+PROBLEMS: Mapping[str, Kind] = MappingProxyType(
+    {
+        "key-missing": Kind(
+            400,
+            "An idempotency key is required",
+            False,
+            "Send one key for each logical operation, and the same key with every retry of it.",
+        ),
+        "key-malformed": Kind(
+            400,
+            "The idempotency key cannot be read",
+            False,
+            "Send one key of 1 to 255 characters, for example a UUID.",
+        ),
+        "key-reused": Kind(
+            422,
+            "The idempotency key belongs to another request",
+            False,
+            "Use a new key for a new operation; repeat a request unchanged.",
+        ),
+        "in-progress": Kind(409, "The first request with this key is still running", True, REPEAT_LATER),
+        "outcome-unknown": Kind(
+            409,
+            "The outcome of the first request is unknown",
+            False,
+            "It was interrupted after it started. Find out whether it took effect before you try with a new key.",
+        ),
+        "result-not-kept": Kind(
+            409,
+            "The request was carried out, but its answer was not kept",
+            False,
+            "The operation is done and will not run again. Read its state from the resource.",
+        ),
+        "key-expired": Kind(
+            410,
+            "The idempotency key was used and is past retention",
+            False,
+            "Use a new key for a new operation.",
+        ),
+        "body-too-large": Kind(413, "The request body is too large to be protected", False, "Send a smaller body."),
+        "internal-error": Kind(
+            500,
+            "The request failed",
+            False,
+            "It was started and failed; a repeat with this key gets this same answer.",
+        ),
+        "not-executed": Kind(503, "The request was not carried out", True, f"Nothing was done. {REPEAT_LATER}"),
+        "unreachable": Kind(
+            502, "The service behind this one cannot be reached", True, f"Nothing was done. {REPEAT_LATER}"
+        ),
+        "interrupted": Kind(
+            504,
+            "The request was interrupted, and its outcome is unknown",
+            False,
+            "It may have taken effect. Find out whether it did before you send it under a new key.",
+        ),
+        "record-unreadable": Kind(
+            500,
+            "The stored record cannot be read",
+            False,
+            "It was written by another version of the service. Nothing was run.",
+        ),
+        "too-many-keys": Kind(429, "Too many new idempotency keys", True, REPEAT_LATER),
+        "store-unavailable": Kind(
+            503,
+            "The service cannot decide whether this request is a repeat",
+            True,
+            f"Nothing was run. {REPEAT_LATER}",
+        ),
+    }
+)
+
+
+def problem(
+    kind: str, instance: str, *, detail: str = "", base: str | None = WELL_KNOWN, retry_after_s: int = RETRY_AFTER_S
+) -> Response:
+    """The answer for a problem of `kind`.
+
+    `instance` is a urn:uuid of this occurrence, `base` where the types are explained.
+    """
+    what = PROBLEMS[kind]
+    document = {
+        "type": f"urn:semel:{kind}" if base is None else f"{base}#{kind}",
+        "title": what.title,
+        "status": what.status,
+        "detail": detail or what.advice,
+        "instance": instance,
+        "retryable": what.retryable,
+    }
+    body = json.dumps(document).encode()
+    headers = [
+        (b"content-type", b"application/problem+json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"cache-control", b"no-store"),
+    ]
+    if base is not None:
+        headers.append((b"link", f'<{base}>; rel="describedby"'.encode()))
+    if what.retryable:
+        headers.append((b"retry-after", str(max(1, retry_after_s)).encode()))
+    return Response(what.status, tuple(headers), body)
+
+
+def problem_of(decision: Mismatch | InFlight | Unknown | Expired | Unreadable | Undecided) -> str:
+    """The kind of problem that a decision other than run and replay is."""
+    match decision:
+        case Mismatch():
+            return "key-reused"
+        case InFlight():
+            return "in-progress"
+        case Unknown():
+            return "outcome-unknown"
+        case Expired():
+            return "key-expired"
+        case Unreadable():
+            return "record-unreadable"
+        case Undecided():
+            return "store-unavailable"
+        case _:
+            assert_never(decision)
+
+
+def ending_of(status: int, policy: Policy) -> Ending:
+    """How work that answered ended: a failure is an answer too, a refusal before running is not."""
+    if status in frozenset(policy.release_statuses):
+        return Ending.REFUSED
+    return Ending.SUCCEEDED if status < 400 else Ending.FAILED
+
+
+def kept_headers(headers: Sequence[tuple[bytes, bytes]], policy: Policy) -> Headers:
+    """What a replay will carry: never what belongs to one connection, one moment or one caller, unless it is asked
+    for by name.
+    """
+    if policy.replay_headers is None:
+        return tuple((name, value) for name, value in headers if name.lower().decode("latin-1") not in NEVER_REPLAYED)
+    wanted = DESCRIBE_BODY | frozenset(policy.replay_headers)
+    return tuple((name, value) for name, value in headers if name.lower().decode("latin-1") in wanted)

@@ -1,0 +1,344 @@
+"""What a front does, as plans: `acquire` before the work, `settle` after it, `abandon` when a claim's fate is not
+known.
+
+A plan decides and asks; it never acts. Every ambiguous call is repeated with the same owner, which is how it is read
+back: the store gives an owner its own lease again, and keeps the first result of a repeated completion.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from semel.core.backoff import pauses_ms
+from semel.core.effects import Claim, Complete, Effect, Emit, Pause, Plan, Read, Release, Renew, T, Wait, do
+from semel.core.policy import Policy
+from semel.core.records import NOBODY, Acquired, Claimed, Key, Lease, Occupied, Record, Result
+from semel.core.tables import SETTLE, Disposal, Ending, Verdict, situation, verdict
+from semel.errors import RecordUnreadable, StoreError, StoreUnavailable
+from semel.events import Event, EventKind
+
+READ_BACK_MS = 1_000
+"""How long a claim whose fate is not known is asked for again before the caller is told to come back."""
+ABANDON_MS = 60_000
+"""How long an abandoned claim is released in the background; after that its lease lapses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Do the work: the lease is yours."""
+
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Answer from the stored result without running anything."""
+
+    record: Record
+    result: Result
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """The first one is still running; it is worth asking again when its lease could have ended."""
+
+    record: Record
+    retry_after_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The executor was lost: nobody can tell from here whether the work took effect."""
+
+    record: Record | None
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """The key belongs to another request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """The key was used, and its result is past retention."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A record is there but this version cannot read it."""
+
+    error: RecordUnreadable
+
+
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """The store cannot decide, so nothing may run. The claim should be abandoned in the background."""
+
+    error: StoreError
+
+
+Held = Replay | InFlight | Unknown | Mismatch | Expired | Unreadable | Undecided
+"""What a key may be found as by those who may not run its work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The store acknowledged the result: the answer may be sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The key was given back: the next repeat is a first call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Nobody may say how it ended: the lease lapses, the outcome is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """Somebody else took the key over: answer with what the store holds now, never with the own result."""
+
+    decision: Held
+
+
+@dataclass(frozen=True, slots=True)
+class NotStored:
+    """The store did not acknowledge: the answer is sent marked, and the key never re-runs silently."""
+
+    error: StoreError
+
+
+Decision = Run | Held
+Settlement = Stored | Released | Left | Superseded | NotStored
+
+
+def decide(claimed: Claimed, fingerprint: str, policy: Policy) -> Decision:
+    """Say what a claim's reply means for the caller."""
+    match claimed:
+        case Acquired(lease):
+            return Run(lease)
+        case Occupied(record, now_ms):
+            where = situation(record, now_ms, takeover=False)
+            return _means(verdict(where, same=record.fingerprint == fingerprint), record, now_ms)
+        case _:
+            assert_never(claimed)
+
+
+def _means(found: Verdict, record: Record, now_ms: int) -> Decision:
+    match found:
+        case Verdict.MISMATCH:
+            return Mismatch()
+        case Verdict.EXPIRED:
+            return Expired()
+        case Verdict.IN_FLIGHT:
+            return InFlight(record, record.lease_until_ms - now_ms)
+        case Verdict.REPLAY if record.result is not None:
+            return Replay(record, record.result)
+        case _:  # a store that does not grant what it could leaves the outcome to be asked for again
+            return Unknown(record)
+
+
+def acquire(key: Key, fingerprint: str, owner: str, policy: Policy, *, wait_ms: int | None = None) -> Plan[Decision]:
+    """Claim the key, waiting for the first one if the policy (or `wait_ms`) says so.
+
+    The decision is reported as an event. Whoever stops this plan before its end must `abandon` the claim: it may have
+    been granted.
+    """
+    # What is unknown blocks as long as what is finished would, refusal included.
+    claim = Claim(key, fingerprint, owner, policy.lease_ms, policy.retention_ms + policy.refuse_ms, policy.takeover)
+    if wait_ms is None:
+        wait_ms = policy.wait_ms if policy.waits else 0
+    while True:
+        try:
+            claimed, repeated = yield from _asked(claim, budget_ms=READ_BACK_MS)
+            decision = decide(claimed, fingerprint, policy)
+            if repeated and isinstance(decision, Run):
+                # Its lease may be nearly over, or in other hands: work begins with a whole one.
+                lease = yield from _persist(Renew(decision.lease, policy.lease_ms), budget_ms=READ_BACK_MS)
+                if lease is None:
+                    continue
+                decision = Run(lease)
+        except RecordUnreadable as error:
+            decision = Unreadable(error)
+        except StoreError as error:
+            decision = Undecided(error)
+        if not isinstance(decision, InFlight) or wait_ms <= 0:
+            yield from do(Emit(_acquired(key, decision)))
+            return decision
+        timeout_ms = max(1, min(wait_ms, decision.retry_after_ms))
+        try:
+            wait_ms -= max(1, (yield from do(Wait(key, decision.record.owner, timeout_ms))))
+        except StoreError:
+            wait_ms = 0  # it cannot be watched now: the next claim's reply is the decision
+
+
+def settle(
+    lease: Lease, ending: Ending, result: Result | None, policy: Policy, *, fingerprint: str, kept_ms: int | None = None
+) -> Plan[Settlement]:
+    """End the attempt as the table says. Renewal must have stopped.
+
+    `kept_ms` overrides the policy's retention for one answer; how long its key is refused afterwards stays as it is.
+    """
+    disposal = SETTLE[ending]
+    match disposal:
+        case Disposal.COMPLETE:
+            if result is None:
+                raise ValueError(f"work that {ending.value!r} is completed with a result, and none was given")
+            complete = Complete(lease, result, kept_ms or policy.retention_ms, policy.refuse_ms)
+            settlement = yield from _store(complete, fingerprint, policy)
+        case Disposal.RELEASE:
+            settlement = yield from _give_back(lease, fingerprint, policy)
+        case Disposal.LEAVE:
+            settlement = Left()
+        case _:
+            assert_never(disposal)
+    yield from do(Emit(_settled(lease, settlement, result)))
+    return settlement
+
+
+def look(key: Key, owner: str, policy: Policy) -> Plan[Occupied | None]:
+    """What is there for `key`, with the store's time; None when nothing is. Nothing runs.
+
+    Only a claim tells the store's time. One for a key that is held is never granted; should the key be freed in the
+    same moment, it is given back.
+    """
+    record = yield from _persist(Read(key), budget_ms=READ_BACK_MS)
+    if record is None:
+        return None
+    if record.result is not None and not record.refuse_ms:
+        return Occupied(record, 0)
+    claim = Claim(key, record.fingerprint, owner, policy.lease_ms, policy.retention_ms, takeover=False)
+    claimed = yield from _persist(claim, budget_ms=READ_BACK_MS)
+    if isinstance(claimed, Occupied):
+        return claimed
+    yield from _persist(Release(claimed.lease), budget_ms=READ_BACK_MS)
+    return None
+
+
+def abandon(lease: Lease) -> Plan[bool]:
+    """Release a claim that may have been granted to a caller who is gone.
+
+    Nothing ran; says whether the store answered.
+    """
+    try:
+        released = yield from _persist(Release(lease), budget_ms=ABANDON_MS)
+    except StoreError:
+        return False
+    if released:
+        yield from do(Emit(_settled(lease, Released(), None)))
+    return True
+
+
+def _store(complete: Complete, fingerprint: str, policy: Policy) -> Plan[Settlement]:
+    try:
+        if (yield from _persist(complete, budget_ms=policy.lease_ms)):
+            return Stored()
+    except StoreError as error:
+        return NotStored(error)
+    return Superseded((yield from _holds_now(complete.lease.key, fingerprint, policy)))
+
+
+def _give_back(lease: Lease, fingerprint: str, policy: Policy) -> Plan[Settlement]:
+    try:
+        ours, repeated = yield from _asked(Release(lease), budget_ms=READ_BACK_MS)
+    except StoreError as error:
+        return NotStored(error)
+    if ours or repeated:  # "no" to a repeat may mean that the first try went through; the key is not ours either way
+        return Released()
+    now = yield from _holds_now(lease.key, fingerprint, policy)
+    return Released() if now == Unknown(None) else Superseded(now)  # nothing was done, and nobody has the key
+
+
+def _holds_now(key: Key, fingerprint: str, policy: Policy) -> Plan[Held]:
+    try:
+        record = yield from _persist(Read(key), budget_ms=READ_BACK_MS)
+    except RecordUnreadable as error:
+        return Unreadable(error)
+    except StoreError as error:
+        return Undecided(error)
+    if record is None:
+        return Unknown(None)
+    if record.fingerprint != fingerprint:  # the key was freed meanwhile, and another request has it now
+        return Mismatch()
+    if record.result is not None:
+        return Replay(record, record.result)
+    if not record.in_progress():
+        return Expired()
+    return Unknown(record) if record.owner == NOBODY else InFlight(record, policy.lease_ms)
+
+
+def _persist(effect: Effect[T], *, budget_ms: int) -> Plan[T]:
+    """Ask until the store answers or the time is used up."""
+    return (yield from _asked(effect, budget_ms=budget_ms))[0]
+
+
+def _asked(effect: Effect[T], *, budget_ms: int) -> Plan[tuple[T, bool]]:
+    """The same, and whether it had to be asked more than once. After the first failure everything takes of the time."""
+    failed_ms: int | None = None
+    for pause_ms in pauses_ms(budget_ms=budget_ms):
+        try:
+            return (yield from do(effect)), failed_ms is not None
+        except StoreUnavailable:
+            now_ms = yield from do(Pause(pause_ms))
+            failed_ms = now_ms - pause_ms if failed_ms is None else failed_ms
+            if now_ms - failed_ms > budget_ms:
+                raise
+    return (yield from do(effect)), failed_ms is not None
+
+
+def _acquired(key: Key, decision: Decision) -> Event:
+    match decision:
+        case Run(lease):
+            return Event(
+                EventKind.CLAIMED if lease.attempt == 1 else EventKind.TAKEN_OVER, key, lease.attempt, owner=lease.owner
+            )
+        case Replay(record):
+            return Event(
+                EventKind.REPLAYED,
+                key,
+                record.attempt,
+                owner=record.owner,
+                state=record.state,
+                ran_ms=_ran_ms(record),
+            )
+        case InFlight(record):
+            return Event(EventKind.IN_FLIGHT, key, record.attempt, owner=record.owner)
+        case Unknown():
+            return Event(EventKind.UNKNOWN, key)
+        case Mismatch():
+            return Event(EventKind.MISMATCHED, key)
+        case Expired():
+            return Event(EventKind.EXPIRED, key)
+        case Unreadable(error):
+            return Event(EventKind.UNREADABLE, key, detail=str(error))
+        case Undecided(error):
+            return Event(EventKind.STORE_FAILED, key, detail=str(error))
+        case _:
+            assert_never(decision)
+
+
+def _ran_ms(record: Record) -> int | None:
+    """How long the work took. Not known after a take-over, nor when somebody else found out how it ended."""
+    if record.completed_ms is None or record.attempt != 1 or record.owner == NOBODY:
+        return None
+    return record.completed_ms - record.created_ms
+
+
+def _settled(lease: Lease, settlement: Settlement, result: Result | None) -> Event:
+    match settlement:
+        case Stored():
+            state = None if result is None else result.state
+            return Event(EventKind.COMPLETED, lease.key, lease.attempt, owner=lease.owner, state=state)
+        case Released():
+            return Event(EventKind.RELEASED, lease.key, lease.attempt, owner=lease.owner)
+        case Left():
+            return Event(EventKind.LEFT, lease.key, lease.attempt, owner=lease.owner)
+        case Superseded():
+            return Event(EventKind.SUPERSEDED, lease.key, lease.attempt, owner=lease.owner)
+        case NotStored(error):
+            return Event(EventKind.NOT_STORED, lease.key, lease.attempt, str(error), owner=lease.owner)
+        case _:
+            assert_never(settlement)

@@ -1,0 +1,161 @@
+"""The values that stores keep and exchange.
+
+All of them are frozen; times are integers in milliseconds of the store's clock.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Literal
+
+TENANT_MAX = 255
+SCOPE_MAX = 1024
+NAME_MAX = 255
+FINGERPRINT_MAX = 255
+OWNER_MAX = 64
+FORMAT_MAX = 64
+NOBODY = ""
+"""The owner of a key that was taken out of its owner's hands. No caller can have it."""
+DURATION_MS_MAX = 10 * 366 * 24 * 3600 * 1000
+"""Ten years. Every duration has a bound, so that a typing error cannot become a key that never ends."""
+
+
+def check_text(field: str, value: str, size_max: int, *, empty: bool = False) -> None:
+    """Refuse what some store could not keep exactly: it must be text of bounded size in UTF-8, without NUL."""
+    if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"{field} must be text, not {type(value).__name__}")
+    if not value and not empty:
+        raise ValueError(f"{field} must not be empty")
+    if "\0" in value:
+        raise ValueError(f"{field} must not contain NUL characters")
+    if len(value) <= size_max and value.isascii():
+        return
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{field} must be valid Unicode text: {error}") from None
+    if size > size_max:
+        raise ValueError(f"{field} has {size} bytes in UTF-8, the limit is {size_max}")
+
+
+def check_duration(field: str, value_ms: int) -> None:
+    if not isinstance(value_ms, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"{field} must be an integer in milliseconds, not {type(value_ms).__name__}")
+    if not 1 <= value_ms <= DURATION_MS_MAX:
+        raise ValueError(f"{field} must be between 1 and {DURATION_MS_MAX} ms, not {value_ms}")
+
+
+class State(enum.Enum):
+    """States as stored. *Unknown* is not among them: it is derived from `IN_PROGRESS` and a lapsed lease."""
+
+    value: Literal["in_progress", "succeeded", "failed"]  # pyright: ignore[reportIncompatibleMethodOverride]
+
+    IN_PROGRESS = "in_progress"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Who calls, what is called, and the caller's name for the operation.
+
+    Unique together, so no part can imitate another.
+    """
+
+    tenant: str
+    scope: str
+    name: str
+
+    def __post_init__(self) -> None:
+        check_text("tenant", self.tenant, TENANT_MAX, empty=True)
+        check_text("scope", self.scope, SCOPE_MAX, empty=True)
+        check_text("name", self.name, NAME_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """An answer as stored: the bytes, the format that reads them, and whether it was a success."""
+
+    format: str
+    payload: bytes
+    ok: bool = True
+
+    def __post_init__(self) -> None:
+        check_text("format", self.format, FORMAT_MAX)
+        if not isinstance(self.payload, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"payload must be bytes, not {type(self.payload).__name__}")
+
+    @property
+    def state(self) -> State:
+        return State.SUCCEEDED if self.ok else State.FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The executor's time-limited right to a key. `attempt` only grows while the key lives: it is the fencing token."""
+
+    key: Key
+    owner: str
+    attempt: int
+    until_ms: int
+
+    def __post_init__(self) -> None:
+        check_text("owner", self.owner, OWNER_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a store keeps for a key."""
+
+    key: Key
+    fingerprint: str
+    state: State
+    owner: str
+    attempt: int
+    created_ms: int
+    lease_until_ms: int
+    expires_ms: int
+    completed_ms: int | None = None
+    result: Result | None = None
+    """The answer; a finished record without one is a tombstone that only says that the key was used."""
+    refuse_ms: int = 0
+    """How long after `expires_ms` the key of a finished record is still refused."""
+
+    @property
+    def lease(self) -> Lease:
+        """The lease of the current owner; a key in nobody's hands has none."""
+        return Lease(self.key, self.owner, self.attempt, self.lease_until_ms)
+
+    def in_progress(self) -> bool:
+        return self.state is State.IN_PROGRESS
+
+    def lapsed(self, now_ms: int) -> bool:
+        """In progress with a lease that ran out: the outcome is unknown."""
+        return self.state is State.IN_PROGRESS and now_ms >= self.lease_until_ms
+
+    def answers(self, now_ms: int) -> bool:
+        """The result is still owed; afterwards the key may be refused for a while."""
+        return self.result is not None and now_ms < self.expires_ms
+
+    def past_retention(self, now_ms: int) -> bool:
+        """Nothing is owed any more. A live lease never expires, however short the retention."""
+        return now_ms >= self.expires_ms + self.refuse_ms and now_ms >= self.lease_until_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Acquired:
+    """The claim was granted: the caller is the executor."""
+
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Occupied:
+    """The claim was not granted: this is what is there, and the time at which the store saw it."""
+
+    record: Record
+    now_ms: int
+
+
+Claimed = Acquired | Occupied

@@ -1,0 +1,90 @@
+"""The life of a key as two tables.
+
+The model and the protocol look their answers up here; the docs' diagrams are drawn from here.
+
+`CLAIM` says what a claim finds out, by the situation of the record and whether the request is the same one. `SETTLE`
+says what happens to the key when the work has ended.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from semel.core.records import Record
+
+
+class Situation(enum.Enum):
+    ABSENT = "none, or past retention"
+    LIVE = "in_progress, lease live"
+    LAPSED_OPEN = "in_progress, lapsed, take-over allowed (at-least-once)"
+    LAPSED = "in_progress, lapsed, at-most-once"
+    FINISHED = "succeeded / failed"
+    TOMBSTONE = 'succeeded / failed, past retention, completed under expired="refuse"'
+
+
+class Verdict(enum.Enum):
+    GRANT = "grant, attempt 1"
+    TAKE_OVER = "grant, attempt + 1"
+    IN_FLIGHT = "in flight"
+    UNKNOWN = "unknown (reconcile if a reconciler is given)"
+    REPLAY = "replay"
+    EXPIRED = "expired"
+    MISMATCH = "mismatch"
+
+
+CLAIM: Mapping[Situation, tuple[Verdict, Verdict]] = MappingProxyType(
+    {  #                        same fingerprint     other fingerprint
+        Situation.ABSENT: (Verdict.GRANT, Verdict.GRANT),
+        Situation.LIVE: (Verdict.IN_FLIGHT, Verdict.MISMATCH),
+        Situation.LAPSED_OPEN: (Verdict.TAKE_OVER, Verdict.MISMATCH),
+        Situation.LAPSED: (Verdict.UNKNOWN, Verdict.MISMATCH),
+        Situation.FINISHED: (Verdict.REPLAY, Verdict.MISMATCH),
+        Situation.TOMBSTONE: (Verdict.EXPIRED, Verdict.MISMATCH),
+    }
+)
+
+
+def situation(record: Record | None, now_ms: int, *, takeover: bool) -> Situation:
+    """Name what `record` is at `now_ms`."""
+    if record is None or record.past_retention(now_ms):
+        return Situation.ABSENT
+    if record.lapsed(now_ms):
+        return Situation.LAPSED_OPEN if takeover else Situation.LAPSED
+    if record.completed_ms is None:
+        return Situation.LIVE
+    return Situation.FINISHED if record.answers(now_ms) else Situation.TOMBSTONE
+
+
+def verdict(where: Situation, *, same: bool) -> Verdict:
+    return CLAIM[where][0 if same else 1]
+
+
+class Ending(enum.Enum):
+    SUCCEEDED = "returned an answer, status < 400"
+    FAILED = "returned an answer, status >= 400"
+    REFUSED = 'answered a status that means "refused before running"'
+    RAISED = "raised"
+    NOTHING_DONE = "declared nothing_done() / raised NotExecuted"
+    INTERRUPTED = "cancelled, timed out, killed, lease lost"
+    TOO_LARGE = "answer larger than the limit"
+
+
+class Disposal(enum.Enum):
+    COMPLETE = "complete"
+    RELEASE = "release"
+    LEAVE = "neither: the effect is unknown, the lease lapses"
+
+
+SETTLE: Mapping[Ending, Disposal] = MappingProxyType(
+    {
+        Ending.SUCCEEDED: Disposal.COMPLETE,
+        Ending.FAILED: Disposal.COMPLETE,
+        Ending.REFUSED: Disposal.RELEASE,
+        Ending.RAISED: Disposal.COMPLETE,
+        Ending.NOTHING_DONE: Disposal.RELEASE,
+        Ending.INTERRUPTED: Disposal.LEAVE,
+        Ending.TOO_LARGE: Disposal.COMPLETE,
+    }
+)

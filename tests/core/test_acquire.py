@@ -1,0 +1,253 @@
+"""Before the work: claim, repeat an ambiguous claim, wait for the first one, decide once, report once."""
+
+from dataclasses import replace
+
+import pytest
+
+from core.life import ANSWER, KEY, LIVE, OTHER, SAME, SUCCEEDED
+from core.scripted import AWAY, play, told, unanswered
+from semel.core.effects import Claim, Pause, Renew, Wait
+from semel.core.policy import Policy
+from semel.core.protocol import (
+    Expired,
+    InFlight,
+    Mismatch,
+    Replay,
+    Run,
+    Undecided,
+    Unknown,
+    Unreadable,
+    acquire,
+)
+from semel.core.records import Acquired, Lease, Occupied
+from semel.errors import RecordUnreadable, StoreMisconfigured
+from semel.events import EventKind
+
+POLICY = Policy()
+WAITING = Policy(in_flight="wait", wait=0.1)
+CLAIM = Claim(KEY, SAME, "mine", 30_000, 86_400_000, takeover=False)
+MINE = Lease(KEY, "mine", 1, 30_000)
+RENEWED = Lease(KEY, "mine", 1, 60_000)
+GRANTED = Acquired(MINE)
+RUNNING = Occupied(LIVE, 10)  # for another 20 ms
+READ_BACK = (50, 100, 200, 400)
+"""The pauses of one second of asking again."""
+
+
+class TestDecision:
+    def test_granted(self) -> None:
+        decision = play(acquire(KEY, SAME, "mine", POLICY), (CLAIM, GRANTED), told(EventKind.CLAIMED, 1))
+        assert decision == Run(MINE)
+
+    def test_taken_over(self) -> None:
+        eager = Policy(guarantee="at-least-once")
+        second = replace(MINE, attempt=2)
+        claim = replace(CLAIM, takeover=True)
+        decision = play(acquire(KEY, SAME, "mine", eager), (claim, Acquired(second)), told(EventKind.TAKEN_OVER, 2))
+        assert decision == Run(second)
+
+    def test_replayed(self) -> None:
+        decision = play(
+            acquire(KEY, SAME, "mine", POLICY), (CLAIM, Occupied(SUCCEEDED, 20)), told(EventKind.REPLAYED, 1)
+        )
+        assert decision == Replay(SUCCEEDED, ANSWER)
+
+    def test_in_flight(self) -> None:
+        decision = play(acquire(KEY, SAME, "mine", POLICY), (CLAIM, RUNNING), told(EventKind.IN_FLIGHT, 1))
+        assert decision == InFlight(LIVE, 20)
+
+    def test_unknown(self) -> None:
+        decision = play(acquire(KEY, SAME, "mine", POLICY), (CLAIM, Occupied(LIVE, 30)), told(EventKind.UNKNOWN))
+        assert decision == Unknown(LIVE)
+
+    def test_another_request(self) -> None:
+        claim = replace(CLAIM, fingerprint=OTHER)
+        assert play(acquire(KEY, OTHER, "mine", POLICY), (claim, RUNNING), told(EventKind.MISMATCHED)) == Mismatch()
+
+    def test_expired(self) -> None:
+        policy = Policy(expired="refuse", retention=1, lease=1)
+        claim = Claim(KEY, SAME, "mine", 1_000, 2_000, takeover=False)
+        kept = replace(SUCCEEDED, refuse_ms=1_000)
+        assert (
+            play(acquire(KEY, SAME, "mine", policy), (claim, Occupied(kept, 1_010)), told(EventKind.EXPIRED))
+            == Expired()
+        )
+
+    def test_a_record_that_cannot_be_read_is_never_treated_as_absent(self) -> None:
+        error = RecordUnreadable("format 9")
+        decision = play(
+            acquire(KEY, SAME, "mine", POLICY), (CLAIM, error), told(EventKind.UNREADABLE, detail="format 9")
+        )
+        assert decision == Unreadable(error)
+
+
+class TestStoreAway:
+    def test_an_ambiguous_claim_is_repeated_with_the_same_owner(self) -> None:
+        decision = play(
+            acquire(KEY, SAME, "mine", POLICY),
+            (CLAIM, AWAY),
+            (Pause(50), None),
+            (CLAIM, GRANTED),
+            (Renew(MINE, POLICY.lease_ms), RENEWED),
+            told(EventKind.CLAIMED, 1),
+        )
+        assert decision == Run(RENEWED), "work that begins late begins with a whole lease"
+
+    def test_a_key_that_was_taken_over_while_its_claim_was_read_back_is_claimed_again(self) -> None:
+        decision = play(
+            acquire(KEY, SAME, "mine", POLICY),
+            (CLAIM, AWAY),
+            (Pause(50), None),
+            (CLAIM, GRANTED),
+            (Renew(MINE, POLICY.lease_ms), None),
+            (CLAIM, Occupied(SUCCEEDED, 17)),
+            told(EventKind.REPLAYED, 1),
+        )
+        assert decision == Replay(SUCCEEDED, ANSWER)
+
+    def test_what_the_tries_take_counts(self) -> None:
+        """A store that hangs until its time-out is asked twice, not for as often as the pauses alone would allow."""
+        decision = play(
+            acquire(KEY, SAME, "mine", POLICY),
+            (CLAIM, AWAY),
+            (Pause(50), 5_050),
+            (CLAIM, AWAY),
+            (Pause(100), 10_150),
+            told(EventKind.STORE_FAILED, detail=str(AWAY)),
+        )
+        assert decision == Undecided(AWAY)
+
+    def test_nothing_runs_when_the_store_cannot_decide_within_the_bound(self) -> None:
+        decision = play(
+            acquire(KEY, SAME, "mine", POLICY),
+            *unanswered(CLAIM, *READ_BACK),
+            (CLAIM, AWAY),
+            told(EventKind.STORE_FAILED, detail=str(AWAY)),
+        )
+        assert decision == Undecided(AWAY)
+
+    def test_a_misconfigured_store_is_not_asked_again(self) -> None:
+        error = StoreMisconfigured("maxmemory-policy is allkeys-lru")
+        decision = play(
+            acquire(KEY, SAME, "mine", POLICY), (CLAIM, error), told(EventKind.STORE_FAILED, detail=str(error))
+        )
+        assert decision == Undecided(error)
+
+
+class TestWaiting:
+    def test_woken_by_the_result(self) -> None:
+        decision = play(
+            acquire(KEY, SAME, "mine", replace(WAITING, lease=30)),
+            (CLAIM, RUNNING),
+            (Wait(KEY, "first", 20), 7),
+            (CLAIM, Occupied(SUCCEEDED, 17)),
+            told(EventKind.REPLAYED, 1),
+        )
+        assert decision == Replay(SUCCEEDED, ANSWER)
+
+    def test_a_released_key_goes_to_the_one_who_waited(self) -> None:
+        decision = play(
+            acquire(KEY, SAME, "mine", WAITING),
+            (CLAIM, RUNNING),
+            (Wait(KEY, "first", 20), 7),
+            (CLAIM, GRANTED),
+            told(EventKind.CLAIMED, 1),
+        )
+        assert decision == Run(MINE)
+
+    def test_the_wait_is_bounded_and_no_wait_is_longer_than_the_rest(self) -> None:
+        long = replace(LIVE, lease_until_ms=1_000)
+        decision = play(
+            acquire(KEY, SAME, "mine", WAITING),
+            (CLAIM, Occupied(long, 0)),
+            (Wait(KEY, "first", 100), 60),
+            (CLAIM, Occupied(long, 60)),
+            (Wait(KEY, "first", 40), 41),
+            (CLAIM, Occupied(long, 101)),
+            told(EventKind.IN_FLIGHT, 1),
+        )
+        assert decision == InFlight(long, 899)
+
+    def test_waking_at_once_again_and_again_uses_the_wait_up(self) -> None:
+        long = Occupied(replace(LIVE, lease_until_ms=1_000), 0)
+        waits = [step for left in (3, 2, 1) for step in ((CLAIM, long), (Wait(KEY, "first", left), 0))]
+        plan = acquire(KEY, SAME, "mine", replace(WAITING, wait=0.003))
+        assert isinstance(play(plan, *waits, (CLAIM, long), told(EventKind.IN_FLIGHT, 1)), InFlight)
+
+    def test_a_lapse_meanwhile_is_unknown_under_at_most_once(self) -> None:
+        decision = play(
+            acquire(KEY, SAME, "mine", WAITING),
+            (CLAIM, RUNNING),
+            (Wait(KEY, "first", 20), 20),
+            (CLAIM, Occupied(LIVE, 30)),
+            told(EventKind.UNKNOWN),
+        )
+        assert decision == Unknown(LIVE)
+
+    def test_a_lapse_meanwhile_is_a_take_over_under_at_least_once(self) -> None:
+        claim, second = replace(CLAIM, takeover=True), Lease(KEY, "mine", 2, 60)
+        decision = play(
+            acquire(KEY, SAME, "mine", replace(WAITING, guarantee="at-least-once")),
+            (claim, RUNNING),
+            (Wait(KEY, "first", 20), 20),
+            (claim, Acquired(second)),
+            told(EventKind.TAKEN_OVER, 2),
+        )
+        assert decision == Run(second)
+
+    def test_the_next_holder_is_waited_for_by_its_own_name(self) -> None:
+        second = replace(LIVE, owner="second", attempt=2, lease_until_ms=60)
+        decision = play(
+            acquire(KEY, SAME, "mine", WAITING),
+            (CLAIM, RUNNING),
+            (Wait(KEY, "first", 20), 20),
+            (CLAIM, Occupied(second, 30)),
+            (Wait(KEY, "second", 30), 5),
+            (CLAIM, Occupied(SUCCEEDED, 35)),
+            told(EventKind.REPLAYED, 1),
+        )
+        assert isinstance(decision, Replay)
+
+    @pytest.mark.parametrize("error", [AWAY, StoreMisconfigured("LISTEN is not possible here")])
+    def test_a_store_that_cannot_be_watched_is_asked_once_more(self, error: Exception) -> None:
+        decision = play(
+            acquire(KEY, SAME, "mine", WAITING),
+            (CLAIM, RUNNING),
+            (Wait(KEY, "first", 20), error),
+            (CLAIM, RUNNING),
+            told(EventKind.IN_FLIGHT, 1),
+        )
+        assert decision == InFlight(LIVE, 20)
+
+    def test_a_store_that_goes_away_meanwhile_cannot_decide(self) -> None:
+        decision = play(
+            acquire(KEY, SAME, "mine", WAITING),
+            (CLAIM, RUNNING),
+            (Wait(KEY, "first", 20), 20),
+            *unanswered(CLAIM, *READ_BACK),
+            (CLAIM, AWAY),
+            told(EventKind.STORE_FAILED, detail=str(AWAY)),
+        )
+        assert decision == Undecided(AWAY)
+
+    @pytest.mark.parametrize(("wait_ms", "waited"), [(5, 5), (50, 20)])
+    def test_one_request_may_wait_for_another_time_than_the_policy_says(self, wait_ms: int, waited: int) -> None:
+        decision = play(
+            acquire(KEY, SAME, "mine", POLICY, wait_ms=wait_ms),
+            (CLAIM, RUNNING),
+            (Wait(KEY, "first", waited), wait_ms),
+            (CLAIM, RUNNING),
+            told(EventKind.IN_FLIGHT, 1),
+        )
+        assert decision == InFlight(LIVE, 20)
+
+    def test_one_request_may_not_wait_at_all(self) -> None:
+        plan = acquire(KEY, SAME, "mine", WAITING, wait_ms=0)
+        assert isinstance(play(plan, (CLAIM, RUNNING), told(EventKind.IN_FLIGHT, 1)), InFlight)
+
+    @pytest.mark.parametrize("in_flight", ["reject", "accept"])
+    def test_nobody_else_waits(self, in_flight: str) -> None:
+        policy = Policy(in_flight="reject" if in_flight == "reject" else "accept")
+        assert isinstance(
+            play(acquire(KEY, SAME, "mine", policy), (CLAIM, RUNNING), told(EventKind.IN_FLIGHT, 1)), InFlight
+        )

@@ -1,0 +1,215 @@
+"""After the work: complete, release or leave; never answer with a result that somebody else replaced."""
+
+from dataclasses import replace
+
+import pytest
+
+from core.life import ANSWER, FAILED, KEY, LIVE, OTHER, REFUSAL, RETENTION_MS, SAME, SECOND, SUCCEEDED, lease_of
+from core.scripted import AWAY, Step, play, told, unanswered
+from semel.core.backoff import pauses_ms
+from semel.core.effects import Claim, Complete, Pause, Plan, Read, Release
+from semel.core.policy import Policy
+from semel.core.protocol import (
+    Expired,
+    Held,
+    InFlight,
+    Left,
+    Mismatch,
+    NotStored,
+    Released,
+    Replay,
+    Settlement,
+    Stored,
+    Superseded,
+    Undecided,
+    Unknown,
+    Unreadable,
+    abandon,
+    look,
+    settle,
+)
+from semel.core.records import NOBODY, Acquired, Lease, Occupied, Record, Result
+from semel.core.tables import Ending
+from semel.errors import RecordUnreadable, StoreMisconfigured
+from semel.events import EventKind
+
+POLICY = Policy(lease=0.2)
+MINE = lease_of("first")
+COMPLETE = Complete(MINE, ANSWER, POLICY.retention_ms)
+RELEASE = Release(MINE)
+READ_BACK = (50, 100, 200, 400)
+
+
+def ended(ending: Ending, result: Result | None = None, *, kept_ms: int | None = None) -> Plan[Settlement]:
+    return settle(MINE, ending, result, POLICY, fingerprint=SAME, kept_ms=kept_ms)
+
+
+class TestComplete:
+    def test_acknowledged(self) -> None:
+        assert play(ended(Ending.SUCCEEDED, ANSWER), (COMPLETE, True), told(EventKind.COMPLETED, 1)) == Stored()
+
+    def test_a_failure_is_stored_the_same_way(self) -> None:
+        complete = replace(COMPLETE, result=REFUSAL)
+        assert play(ended(Ending.RAISED, REFUSAL), (complete, True), told(EventKind.COMPLETED, 1)) == Stored()
+
+    def test_one_answer_may_be_kept_for_another_time(self) -> None:
+        complete = replace(COMPLETE, retention_ms=5)
+        assert play(ended(Ending.FAILED, ANSWER, kept_ms=5), (complete, True), told(EventKind.COMPLETED, 1)) == Stored()
+
+    @pytest.mark.parametrize("ending", [Ending.SUCCEEDED, Ending.FAILED, Ending.RAISED, Ending.TOO_LARGE])
+    def test_needs_a_result(self, ending: Ending) -> None:
+        with pytest.raises(ValueError, match="is completed with a result, and none was given"):
+            play(ended(ending))
+
+    def test_an_ambiguous_write_is_repeated_by_its_owner(self) -> None:
+        settlement = play(
+            ended(Ending.SUCCEEDED, ANSWER),
+            (COMPLETE, AWAY),
+            (Pause(50), None),
+            (COMPLETE, True),
+            told(EventKind.COMPLETED, 1),
+        )
+        assert settlement == Stored()
+
+    def test_it_is_tried_for_as_long_as_the_lease(self) -> None:
+        settlement = play(
+            ended(Ending.SUCCEEDED, ANSWER),
+            *unanswered(COMPLETE, 50, 100),  # the third pause would end after the lease of 200 ms
+            (COMPLETE, AWAY),
+            told(EventKind.NOT_STORED, 1, str(AWAY)),
+        )
+        assert settlement == NotStored(AWAY)
+
+    def test_a_misconfigured_store_is_not_asked_again(self) -> None:
+        error = StoreMisconfigured("read-only")
+        steps: list[Step] = [(COMPLETE, error), told(EventKind.NOT_STORED, 1, "read-only")]
+        assert play(ended(Ending.SUCCEEDED, ANSWER), *steps) == NotStored(error)
+
+
+class TestSuperseded:
+    """The answer is what the store holds now."""
+
+    HELD = [
+        pytest.param(
+            replace(SUCCEEDED, owner="second"), Replay(replace(SUCCEEDED, owner="second"), ANSWER), id="result"
+        ),
+        pytest.param(FAILED, Replay(FAILED, REFUSAL), id="failure"),
+        pytest.param(SECOND, InFlight(SECOND, 200), id="running"),
+        pytest.param(replace(SECOND, owner=NOBODY), Unknown(replace(SECOND, owner=NOBODY)), id="in nobody's hands"),
+        pytest.param(None, Unknown(None), id="gone"),
+        pytest.param(replace(SUCCEEDED, owner="second", result=None), Expired(), id="a tombstone"),
+        pytest.param(replace(FAILED, fingerprint=OTHER), Mismatch(), id="another request's result"),
+        pytest.param(replace(LIVE, fingerprint=OTHER, owner="other"), Mismatch(), id="another request"),
+    ]
+
+    @pytest.mark.parametrize(("held", "expected"), HELD)
+    def test_answers_with(self, held: Record | None, expected: Held) -> None:
+        settlement = play(
+            ended(Ending.SUCCEEDED, ANSWER), (COMPLETE, False), (Read(KEY), held), told(EventKind.SUPERSEDED, 1)
+        )
+        assert settlement == Superseded(expected)
+
+    @pytest.mark.parametrize(("held", "expected"), [row for row in HELD if row.values[0] is not None])
+    @pytest.mark.parametrize("ending", [Ending.REFUSED, Ending.NOTHING_DONE])
+    def test_answers_with_the_same_when_nothing_was_done(self, ending: Ending, held: Record, expected: Held) -> None:
+        settlement = play(ended(ending), (RELEASE, False), (Read(KEY), held), told(EventKind.SUPERSEDED, 1))
+        assert settlement == Superseded(expected)
+
+    @pytest.mark.parametrize("ending", [Ending.REFUSED, Ending.NOTHING_DONE])
+    def test_a_key_that_nobody_has_is_as_good_as_released(self, ending: Ending) -> None:
+        settlement = play(ended(ending), (RELEASE, False), (Read(KEY), None), told(EventKind.RELEASED, 1))
+        assert settlement == Released()
+
+    def test_a_record_that_cannot_be_read(self) -> None:
+        error = RecordUnreadable("format 9")
+        settlement = play(
+            ended(Ending.SUCCEEDED, ANSWER), (COMPLETE, False), (Read(KEY), error), told(EventKind.SUPERSEDED, 1)
+        )
+        assert settlement == Superseded(Unreadable(error))
+
+    def test_a_store_that_went_away(self) -> None:
+        settlement = play(
+            ended(Ending.SUCCEEDED, ANSWER),
+            (COMPLETE, False),
+            *unanswered(Read(KEY), *READ_BACK),
+            (Read(KEY), AWAY),
+            told(EventKind.SUPERSEDED, 1),
+        )
+        assert settlement == Superseded(Undecided(AWAY))
+
+
+class TestRelease:
+    @pytest.mark.parametrize("ending", [Ending.REFUSED, Ending.NOTHING_DONE])
+    def test_acknowledged(self, ending: Ending) -> None:
+        assert play(ended(ending), (RELEASE, True), told(EventKind.RELEASED, 1)) == Released()
+
+    def test_no_to_a_repeat_means_that_the_first_try_went_through(self) -> None:
+        steps = (*unanswered(RELEASE, 50), (RELEASE, False), told(EventKind.RELEASED, 1))
+        assert play(ended(Ending.REFUSED), *steps) == Released()
+
+    def test_that_fails_is_reported(self) -> None:
+        settlement = play(
+            ended(Ending.REFUSED),
+            *unanswered(RELEASE, *READ_BACK),
+            (RELEASE, AWAY),
+            told(EventKind.NOT_STORED, 1, str(AWAY)),
+        )
+        assert settlement == NotStored(AWAY)
+
+
+def test_work_that_was_interrupted_is_left_alone() -> None:
+    assert play(ended(Ending.INTERRUPTED, ANSWER), told(EventKind.LEFT, 1)) == Left()
+
+
+class TestAbandon:
+    """A claim that may have been granted to a caller who is gone."""
+
+    @pytest.mark.parametrize("reply", [True, False])
+    def test_goes_back_and_is_reported_if_it_was_there(self, reply: bool) -> None:
+        assert play(abandon(MINE), (RELEASE, reply), *([told(EventKind.RELEASED, 1)] if reply else []))
+
+    def test_is_tried_for_a_minute(self) -> None:
+        pauses = list(pauses_ms(budget_ms=60_000))
+        assert 55_000 < sum(pauses) <= 60_000
+        assert not play(abandon(MINE), *unanswered(RELEASE, *pauses), (RELEASE, AWAY))
+
+    def test_a_misconfigured_store_is_not_asked_again(self) -> None:
+        assert not play(abandon(MINE), (RELEASE, StoreMisconfigured("read-only")))
+
+
+@pytest.mark.parametrize(
+    ("budget_ms", "expected"),
+    [(0, []), (49, []), (50, [50]), (149, [50]), (150, [50, 100]), (1_000, [50, 100, 200, 400])],
+)
+def test_pauses_double_and_never_exceed_their_budget(budget_ms: int, expected: list[int]) -> None:
+    assert list(pauses_ms(budget_ms=budget_ms)) == expected
+
+
+def test_pauses_have_a_longest_one() -> None:
+    assert list(pauses_ms(budget_ms=1_000, first_ms=100, pause_ms_max=300)) == [100, 200, 300, 300]
+
+
+class TestLook:
+    """A monitor asks how an operation ended, by the store's time, without ever running it."""
+
+    CLAIM = Claim(KEY, SAME, "monitor", POLICY.lease_ms, POLICY.retention_ms, takeover=False)
+
+    def test_nothing_is_there(self) -> None:
+        assert play(look(KEY, "monitor", POLICY), (Read(KEY), None)) is None
+
+    def test_a_result_needs_no_time(self) -> None:
+        assert play(look(KEY, "monitor", POLICY), (Read(KEY), SUCCEEDED)) == Occupied(SUCCEEDED, 0)
+
+    def test_a_result_that_may_be_past_its_retention_does(self) -> None:
+        refused = replace(SUCCEEDED, refuse_ms=RETENTION_MS)
+        seen = Occupied(refused, 1_010)
+        assert play(look(KEY, "monitor", POLICY), (Read(KEY), refused), (self.CLAIM, seen)) == seen
+
+    def test_the_store_says_what_time_it_is(self) -> None:
+        seen = Occupied(LIVE, 77)
+        assert play(look(KEY, "monitor", POLICY), (Read(KEY), LIVE), (self.CLAIM, seen)) == seen
+
+    def test_a_key_that_was_freed_in_the_same_moment_is_given_back(self) -> None:
+        lease = Lease(KEY, "monitor", 1, 99)
+        steps = ((Read(KEY), LIVE), (self.CLAIM, Acquired(lease)), (Release(lease), True))
+        assert play(look(KEY, "monitor", POLICY), *steps) is None
