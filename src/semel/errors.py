@@ -1,0 +1,66 @@
+"""What can go wrong, one class for each kind of answer that a caller can give to it."""
+
+from __future__ import annotations
+
+
+class SemelError(Exception):
+    """The root of everything that semel raises on purpose."""
+
+
+class StoreError(SemelError):
+    """A store failed; replies are values, so an exception always means a failure."""
+
+
+class StoreUnavailable(StoreError):
+    """The store could not answer: what was asked of it may or may not have happened."""
+
+
+class StoreMisconfigured(StoreError):
+    """The store cannot keep its promises as it is set up; the message names the setting and the way out."""
+
+
+class RecordUnreadable(StoreError):
+    """A record is there but was not written in a form this version knows; it is never treated as absent."""
+
+
+class NotExecuted(SemelError):
+    """Raised by the work to declare that nothing was done, so that the key may be tried again."""
+
+
+class OutcomeUnknown(SemelError):
+    """Nobody can tell whether the work took effect, so it never runs again silently.
+
+    Raised by the work to declare that, and to callers of a function whose executor was lost or failed.
+    """
+
+
+class InProgress(SemelError):
+    """The first call with this key is still running; `retry_after` says in how many seconds to ask again."""
+
+    def __init__(self, message: str, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class KeyReused(SemelError):
+    """The key belongs to a call with other arguments; nothing was run."""
+
+
+class KeyExpired(SemelError):
+    """The key was used, and its result is past retention; nothing was run."""
+
+
+class ResultNotKept(SemelError):
+    """The work took effect and never runs again under this key, but its result could not be kept."""
+
+
+class Superseded(SemelError):
+    """Another attempt took the key over while this one was running; `op.result` is what the store holds, if it does."""
+
+
+class Misuse(SemelError):
+    """The code that calls semel would lose its protection; the message says what to write instead."""
+
+
+class Unstorable(SemelError, TypeError):
+    """A type that cannot be kept as data; found before the work runs where the return annotation allows it."""

@@ -1,0 +1,113 @@
+"""What is reported about a key: one frozen event for each decision, for logs, metrics and traces."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from semel.core.correlation import correlation_of
+from semel.core.records import Key, State
+
+NO_KEY = Key("", "", "-")
+"""The key of events that are not about a single one, so that every event has one to look at."""
+
+
+class EventKind(enum.Enum):
+    CLAIMED = "claimed"
+    TAKEN_OVER = "taken_over"
+    REPLAYED = "replayed"
+    IN_FLIGHT = "in_flight"
+    MISMATCHED = "mismatched"
+    UNKNOWN = "unknown"
+    EXPIRED = "expired"
+    UNREADABLE = "unreadable"
+    REFUSED = "refused"
+    COMPLETED = "completed"
+    RELEASED = "released"
+    LEFT = "left"
+    SUPERSEDED = "superseded"
+    NOT_STORED = "not_stored"
+    LEASE_LOST = "lease_lost"
+    STORE_FAILED = "store_failed"
+    PURGED = "purged"
+
+
+STARTS = frozenset({EventKind.CLAIMED, EventKind.TAKEN_OVER})
+"""The work of an attempt begins."""
+ENDS = frozenset({EventKind.COMPLETED, EventKind.RELEASED, EventKind.LEFT, EventKind.SUPERSEDED, EventKind.NOT_STORED})
+"""The work of an attempt is over."""
+
+ABSENT, IN_PROGRESS, UNKNOWN = "absent", State.IN_PROGRESS.value, "unknown"
+TRANSITIONS: Mapping[EventKind, tuple[str, str]] = MappingProxyType(
+    {
+        EventKind.CLAIMED: (ABSENT, IN_PROGRESS),
+        EventKind.TAKEN_OVER: (UNKNOWN, IN_PROGRESS),
+        EventKind.COMPLETED: (IN_PROGRESS, "finished"),
+        EventKind.RELEASED: (IN_PROGRESS, ABSENT),
+        EventKind.LEFT: (IN_PROGRESS, UNKNOWN),
+        EventKind.NOT_STORED: (IN_PROGRESS, UNKNOWN),
+    }
+)
+"""What becomes of the record, where the event is about a change of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    kind: EventKind
+    key: Key
+    attempt: int = 0
+    detail: str = ""
+    """Why: the store's error, or for `REFUSED` the suffix of the problem's type."""
+    owner: str = field(default="", compare=False)
+    """Who holds the key, or held it when its result was stored."""
+    state: State | None = field(default=None, compare=False)
+    """For `COMPLETED` and `REPLAYED`: how the work ended."""
+    ran_ms: int | None = field(default=None, compare=False)
+    """For `REPLAYED`: how long the first execution took, by the store's clock, where that is known."""
+    count: int = field(default=1, compare=False)
+    """For `PURGED`: how many records."""
+
+    @property
+    def correlation(self) -> str:
+        """The correlation id of the owner's request, if it had one: for a replay, the one of the first request."""
+        return correlation_of(self.owner)
+
+    @property
+    def key_digest(self) -> str:
+        """The key's name for logs and traces: a key may be all that a stranger needs to read an answer."""
+        return "" if self.key is NO_KEY else hashlib.sha256(self.key.name.encode()).hexdigest()[:16]
+
+    @property
+    def transition(self) -> str:
+        """The change of the record's state, or nothing when there was none."""
+        if self.kind not in TRANSITIONS:
+            return ""
+        before, after = TRANSITIONS[self.kind]
+        if self.kind is EventKind.COMPLETED and self.state is not None:
+            after = self.state.value
+        elif self.kind is EventKind.RELEASED and self.attempt > 1:
+            after = UNKNOWN  # what the earlier attempt did is still not known
+        return f"{before} -> {after}"
+
+    def fields(self) -> dict[str, str | int]:
+        """What is worth logging, by name; what is empty is left out. The key is there only as a digest."""
+        found: dict[str, str | int | None] = {
+            "event": self.kind.value,
+            "key": self.key_digest,
+            "tenant": self.key.tenant,
+            "scope": self.key.scope,
+            "attempt": self.attempt,
+            "transition": self.transition,
+            "request": self.correlation,
+            "ran_ms": self.ran_ms,
+            "count": self.count if self.kind is EventKind.PURGED else None,
+            "detail": self.detail,
+        }
+        return {name: value for name, value in found.items() if value not in ("", 0, None)}
+
+    def __str__(self) -> str:
+        fields = self.fields()
+        return " ".join([str(fields.pop("event")), *(f"{name}={value}" for name, value in fields.items())])

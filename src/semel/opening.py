@@ -1,0 +1,74 @@
+"""`open_store(url)`: finds the store that a URL names, without importing any other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Protocol, TypeVar, cast
+
+from semel.errors import StoreMisconfigured
+from semel.store import AsyncStore, Clock, Store
+from semel.stores.url import StoreUrl
+
+T = TypeVar("T")
+GROUP = "semel.stores"
+BUILT_IN: dict[str, tuple[str, str]] = {  # scheme: (module, extra)
+    "memory": ("semel.stores.memory", ""),
+    "sqlite": ("semel.stores.sqlite", ""),
+    "postgresql": ("semel.stores.postgres", "postgres"),
+    "postgres": ("semel.stores.postgres", "postgres"),
+    "redis": ("semel.stores.redis", "redis"),
+    "rediss": ("semel.stores.redis", "redis"),
+    "valkey": ("semel.stores.redis", "redis"),
+    "valkeys": ("semel.stores.redis", "redis"),
+    "django": ("semel.stores.django", "django"),
+}
+
+
+class Opener(Protocol):
+    """What a store's module offers; an entry point of the group `semel.stores`, named by scheme, loads to it."""
+
+    def open_store(self, url: StoreUrl, clock: Clock | None) -> Store: ...
+    def open_async_store(self, url: StoreUrl, clock: Clock | None) -> AsyncStore: ...
+
+
+def open_store(url: str, *, clock: Clock | None = None) -> Store:
+    """Open the store that `url` names. It connects on first use, in each process that uses it."""
+    return _open(url, lambda opener, parsed: opener.open_store(parsed, clock))
+
+
+def open_async_store(url: str, *, clock: Clock | None = None) -> AsyncStore:
+    """The same for `async` code. It connects on first use, in each process and event loop that uses it."""
+    return _open(url, lambda opener, parsed: opener.open_async_store(parsed, clock))
+
+
+def _open(url: str, open_with: Callable[[Opener, StoreUrl], T]) -> T:
+    parsed = StoreUrl.parse(url)
+    store = open_with(opener_for(parsed), parsed)
+    parsed.finish()
+    return store
+
+
+def opener_for(url: StoreUrl) -> Opener:
+    scheme = url.parts.scheme
+    if scheme in BUILT_IN:
+        module, extra = BUILT_IN[scheme]
+        try:
+            return cast(Opener, import_module(module))
+        except ImportError as error:  # a driver without its library is an ImportError, too
+            if not extra or (error.name or "").partition(".")[0] == "semel":
+                raise
+            missing = (
+                f"{error.name}, which is not installed"
+                if isinstance(error, ModuleNotFoundError)
+                else f"its driver ({error})"
+            )
+            raise StoreMisconfigured(f"{scheme}:// needs {missing}: pip install 'semel[{extra}]'") from error
+    for found in entry_points(group=GROUP, name=scheme):
+        return cast(Opener, found.load())
+    known = sorted({*BUILT_IN, *(found.name for found in entry_points(group=GROUP))})
+    close = get_close_matches(scheme, known, 1)
+    hint = f"did you mean {close[0]}://?" if close else f"there are {', '.join(f'{name}://' for name in known)}"
+    raise StoreMisconfigured(f"no store for {scheme}://; {hint}")

@@ -1,0 +1,209 @@
+"""What a store is: seven calls, and a few abilities that are found with `isinstance`.
+
+Replies are values; an exception is a failure (`semel.errors`). Stores act by their own clock, or by the `clock` they
+were opened with. `AsyncStore` and the `Async…` abilities are the same with `async def`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+from semel.core.records import Claimed, Key, Lease, Record, Result
+
+Clock = Callable[[], int]
+"""The time in milliseconds since 1970."""
+
+StateFilter = Literal["in_progress", "unknown", "succeeded", "failed"]
+"""States as an operator sees them: `in_progress` means that the lease is live."""
+
+
+def seen_as(record: Record, now_ms: int) -> StateFilter:
+    """The state as an operator sees it: a lapsed record is unknown."""
+    return "unknown" if record.lapsed(now_ms) else record.state.value
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which records to show. Everything that is given must hold; records past retention never match."""
+
+    state: StateFilter | None = None
+    tenant: str | None = None
+    scope: str | None = None
+    name_prefix: str = ""
+    older_than_ms: int = 0
+    """At least this long since the record was created."""
+
+    def matches(self, record: Record, now_ms: int) -> bool:
+        return (
+            not record.past_retention(now_ms)
+            and self.state in (None, seen_as(record, now_ms))
+            and self.tenant in (None, record.key.tenant)
+            and self.scope in (None, record.key.scope)
+            and record.key.name.startswith(self.name_prefix)
+            and now_ms - record.created_ms >= self.older_than_ms
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some records, and the cursor that continues after them (None at the end)."""
+
+    records: tuple[Record, ...]
+    cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many records there are. `exact` is False where the engine only estimates the finished ones."""
+
+    in_progress: int
+    unknown: int
+    succeeded: int
+    failed: int
+    exact: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One numbered, forward-only change of the schema.
+
+    `readable_from` is the oldest schema number whose code can use the result.
+    """
+
+    number: int
+    title: str
+    statements: tuple[str, ...]
+    readable_from: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that `examine` looked at: how it is and, unless all is well, the way out."""
+
+    title: str
+    level: Literal["ok", "info", "warning", "problem"]
+    detail: str
+    fix: str = ""
+
+
+@runtime_checkable
+class Store(Protocol):
+    def claim(
+        self, key: Key, fingerprint: str, *, owner: str, lease_ms: int, retention_ms: int, takeover: bool
+    ) -> Claimed: ...
+    def renew(self, lease: Lease, *, lease_ms: int) -> Lease | None: ...
+    def complete(self, lease: Lease, result: Result, *, retention_ms: int, refuse_ms: int = 0) -> bool: ...
+    def release(self, lease: Lease) -> bool: ...
+    def get(self, key: Key) -> Record | None: ...
+    def purge(self, *, limit: int) -> int:
+        """Forget up to `limit` records past retention, or results of keys that are only refused; says how many."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class AsyncStore(Protocol):
+    async def claim(
+        self, key: Key, fingerprint: str, *, owner: str, lease_ms: int, retention_ms: int, takeover: bool
+    ) -> Claimed: ...
+    async def renew(self, lease: Lease, *, lease_ms: int) -> Lease | None: ...
+    async def complete(self, lease: Lease, result: Result, *, retention_ms: int, refuse_ms: int = 0) -> bool: ...
+    async def release(self, lease: Lease) -> bool: ...
+    async def get(self, key: Key) -> Record | None: ...
+    async def purge(self, *, limit: int) -> int: ...
+    async def close(self) -> None: ...
+
+
+@runtime_checkable
+class Watchable(Protocol):
+    def wait(self, key: Key, *, owner: str, timeout_ms: int) -> bool:
+        """Sleep until `owner` no longer holds `key` in progress; False when the time ran out first. May wake early."""
+        ...
+
+
+@runtime_checkable
+class AsyncWatchable(Protocol):
+    async def wait(self, key: Key, *, owner: str, timeout_ms: int) -> bool: ...
+
+
+@runtime_checkable
+class Inspectable(Protocol):
+    def scan(self, filter: Filter = ..., *, cursor: str | None = None, limit: int = 100) -> Page:
+        """Records that match, each once, in the store's own order.
+
+        Records that come and go meanwhile may or may not appear.
+        """
+        ...
+
+    def counts(self) -> Counts: ...
+
+
+@runtime_checkable
+class AsyncInspectable(Protocol):
+    async def scan(self, filter: Filter = ..., *, cursor: str | None = None, limit: int = 100) -> Page: ...
+    async def counts(self) -> Counts: ...
+
+
+@runtime_checkable
+class Resolvable(Protocol):
+    def resolve(self, seen: Record, result: Result | None, *, retention_ms: int) -> bool:
+        """End the unknown outcome of the record that was looked at: with its result, or None because nothing was done.
+
+        False when its lease is live, or when it is not what the store holds any more.
+        """
+        ...
+
+
+@runtime_checkable
+class AsyncResolvable(Protocol):
+    async def resolve(self, seen: Record, result: Result | None, *, retention_ms: int) -> bool: ...
+
+
+@runtime_checkable
+class Removable(Protocol):
+    def remove(self, seen: Record) -> bool:
+        """Delete the finished or lapsed record that was looked at: a repeat is a first call after that.
+
+        False when its lease is live, or when it is not what the store holds any more.
+        """
+        ...
+
+    def expire(self, seen: Record) -> bool:
+        """End the retention of the finished record that was looked at; a key that is refused after that is so now.
+
+        False when it is not finished, or when it is not what the store holds any more.
+        """
+        ...
+
+
+@runtime_checkable
+class AsyncRemovable(Protocol):
+    async def remove(self, seen: Record) -> bool: ...
+    async def expire(self, seen: Record) -> bool: ...
+
+
+@runtime_checkable
+class Migratable(Protocol):
+    def migrations(self) -> Sequence[Migration]:
+        """All migrations that this version knows, oldest first; their statements are what `migrate` runs."""
+        ...
+
+    def migrate(self) -> Sequence[int]:
+        """Apply what is missing and say which numbers were applied. Safe to run twice at once."""
+        ...
+
+
+@runtime_checkable
+class AsyncMigratable(Protocol):
+    def migrations(self) -> Sequence[Migration]: ...
+    async def migrate(self) -> Sequence[int]: ...
+
+
+@runtime_checkable
+class Examinable(Protocol):
+    def examine(self) -> Sequence[Finding]:
+        """Look at the server and its settings, and say what the store can promise with them. Changes nothing."""
+        ...

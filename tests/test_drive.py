@@ -1,0 +1,232 @@
+"""The drivers decide nothing: they perform effects and hand back replies and store failures."""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import pytest
+
+from semel.core.effects import Claim, Complete, Effect, Emit, Pause, Plan, Read, Release, Renew, Wait, do
+from semel.core.records import Acquired, Key, Lease, Result
+from semel.drive import POLL_MS, adrive, async_performer, drive, ignore, performer
+from semel.errors import RecordUnreadable, StoreError, StoreMisconfigured, StoreUnavailable
+from semel.events import Event, EventKind
+from semel.store import AsyncStore, AsyncWatchable, Store, Watchable
+from semel.stores.memory import AsyncMemoryStore, MemoryStore
+
+T = TypeVar("T")
+KEY = Key("tenant", "scope", "name")
+ANSWER = Result("text", b"paid")
+EVENT = Event(EventKind.CLAIMED, KEY, 1)
+Perform = Callable[[Effect[Any]], Any]
+Drive = Callable[[Plan[Any], Perform], Any]
+
+
+def drive_async(plan: Plan[T], perform: Perform) -> T:
+    async def aperform(effect: Effect[Any]) -> Any:
+        return perform(effect)
+
+    return asyncio.run(adrive(plan, aperform))
+
+
+both = pytest.mark.parametrize("run", [drive, drive_async])
+
+
+@pytest.mark.parametrize("driver", [drive, adrive])
+def test_a_driver_is_short(driver: Callable[..., Any]) -> None:
+    assert len(inspect.getsource(driver).splitlines()) < 40
+
+
+@both
+def test_effects_are_performed_in_order_and_replies_handed_back(run: Drive) -> None:
+    def plan() -> Plan[list[int]]:
+        return [(yield from do(Wait(KEY, "a", 1))), (yield from do(Wait(KEY, "b", 2)))]
+
+    asked: list[Effect[Any]] = []
+
+    def perform(effect: Effect[Any]) -> int:
+        asked.append(effect)
+        return 10 * len(asked)
+
+    assert run(plan(), perform) == [10, 20]
+    assert asked == [Wait(KEY, "a", 1), Wait(KEY, "b", 2)]
+
+
+@both
+def test_a_plan_may_ask_for_nothing(run: Drive) -> None:
+    def plan(pauses: int) -> Plan[str]:
+        for _ in range(pauses):
+            yield Pause(1)
+        return "at once"
+
+    assert run(plan(0), lambda effect: None) == "at once"
+
+
+@both
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), StoreMisconfigured("wrong"), RecordUnreadable("new")])
+def test_a_store_failure_is_thrown_into_the_plan(run: Drive, error: StoreError) -> None:
+    def plan() -> Plan[tuple[StoreError, str]]:
+        try:
+            yield Read(KEY)
+        except StoreError as caught:
+            return caught, (yield Pause(1))
+        raise AssertionError
+
+    def perform(effect: Effect[Any]) -> str:
+        if isinstance(effect, Read):
+            raise error
+        return "paused"
+
+    assert run(plan(), perform) == (error, "paused")
+
+
+@both
+def test_a_store_failure_that_the_plan_does_not_expect_goes_to_the_caller(run: Drive) -> None:
+    def perform(effect: Effect[Any]) -> None:
+        raise StoreUnavailable("away")
+
+    with pytest.raises(StoreUnavailable, match="away"):
+        run(do(Read(KEY)), perform)
+
+
+@pytest.mark.parametrize("error", [KeyError("driver"), KeyboardInterrupt(), StopIteration("a reply?")])
+def test_any_other_exception_closes_the_plan_and_goes_to_the_caller(error: BaseException) -> None:
+    closed: list[str] = []
+
+    def plan() -> Plan[str]:
+        try:
+            yield Pause(1)
+        except Exception:
+            closed.append("seen by the plan")
+        finally:
+            closed.append("closed")
+        return "a decision"
+
+    def perform(effect: Effect[Any]) -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        drive(plan(), perform)
+    assert closed == ["closed"]
+
+
+def test_a_cancelled_task_closes_its_plan() -> None:
+    closed: list[str] = []
+
+    def plan() -> Plan[None]:
+        try:
+            yield Pause(60_000)
+        finally:
+            closed.append("closed")
+
+    async def main() -> None:
+        task = asyncio.create_task(adrive(plan(), async_performer(AsyncMemoryStore())))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert closed == ["closed"]
+
+
+def perform_on(store: Store, on_event: Callable[[Event], None] = ignore) -> Perform:
+    return performer(store, on_event)
+
+
+def perform_on_async(store: AsyncStore, on_event: Callable[[Event], None] = ignore) -> Perform:
+    async def run(awaitable: Awaitable[Any]) -> Any:
+        return await awaitable
+
+    return lambda effect: asyncio.run(run(async_performer(store, on_event)(effect)))
+
+
+def memory() -> Perform:
+    return perform_on(MemoryStore(clock=lambda: 0))
+
+
+def async_memory() -> Perform:
+    return perform_on_async(AsyncMemoryStore(clock=lambda: 0))
+
+
+@pytest.mark.parametrize("make", [memory, async_memory])
+def test_each_call_reaches_the_store_with_its_arguments(make: Callable[[], Perform]) -> None:
+    perform = make()
+    lease = Lease(KEY, "owner", 1, 30)
+    assert perform(Claim(KEY, "1.f", "owner", 30, 1_000, takeover=False)) == Acquired(lease)
+    assert perform(Renew(lease, 60)) == Lease(KEY, "owner", 1, 60)
+    assert perform(Complete(lease, ANSWER, 500))
+    record = perform(Read(KEY))
+    assert (record.result, record.expires_ms) == (ANSWER, 500)
+    assert perform(Release(lease)) is False
+
+
+@pytest.mark.parametrize("make", [memory, async_memory])
+def test_waiting_takes_no_longer_than_it_must_and_says_how_long(make: Callable[[], Perform]) -> None:
+    perform = make()
+    assert perform(Wait(KEY, "nobody", 10_000)) < 1_000, "nobody holds it"
+    perform(Claim(KEY, "1.f", "owner", 30_000, 30_000, takeover=False))
+    assert 10 <= perform(Wait(KEY, "owner", 10)) < 1_000
+
+
+class Unwatchable(MemoryStore):
+    wait = None  # type: ignore[assignment]
+
+
+class AsyncUnwatchable(AsyncMemoryStore):
+    wait = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("perform", [perform_on(Unwatchable()), perform_on_async(AsyncUnwatchable())])
+def test_a_store_that_cannot_be_watched_is_asked_again_after_a_while(perform: Perform) -> None:
+    assert not isinstance(Unwatchable(), Watchable)
+    assert not isinstance(AsyncUnwatchable(), AsyncWatchable)
+    perform(Claim(KEY, "1.f", "owner", 30_000, 30_000, takeover=False))
+    assert perform(Wait(KEY, "owner", 5)) >= 5
+    assert POLL_MS <= perform(Wait(KEY, "owner", 60_000)) < 5_000
+
+
+@pytest.mark.parametrize("make", [memory, async_memory])
+def test_pausing(make: Callable[[], Perform]) -> None:
+    perform = make()
+    before_ms = perform(Pause(1))
+    assert perform(Pause(5)) - before_ms >= 5, "the driver's clock says how long it was"
+
+
+class Unheard:
+    """A listener that fails."""
+
+    def __init__(self) -> None:
+        self.told: list[Event] = []
+
+    def __call__(self, event: Event) -> None:
+        self.told.append(event)
+        raise StoreUnavailable("the metrics server, not the store")
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda on: perform_on(MemoryStore(), on), lambda on: perform_on_async(AsyncMemoryStore(), on)]
+)
+def test_a_listener_that_fails_is_reported_and_changes_nothing(
+    wrap: Callable[[Callable[[Event], None]], Perform], caplog: pytest.LogCaptureFixture
+) -> None:
+    listener = Unheard()
+    assert wrap(listener)(Emit(EVENT)) is None
+    assert listener.told == [EVENT]
+    assert "the listener failed on claimed" in caplog.text
+
+
+def test_those_who_do_not_listen() -> None:
+    assert perform_on(MemoryStore())(Emit(EVENT)) is None
+
+
+class Strange(Effect[None]):
+    def __repr__(self) -> str:
+        return "Strange()"
+
+
+@pytest.mark.parametrize("make", [memory, async_memory])
+def test_what_no_store_performs(make: Callable[[], Perform]) -> None:
+    with pytest.raises(TypeError, match=r"no store performs Strange\(\)"):
+        make()(Strange())
