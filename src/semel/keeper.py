@@ -1,0 +1,230 @@
+"""Keeps leases alive while their work runs: by one thread, or one timer, however many leases there are.
+
+A lease is renewed when a third of it has passed. When the store says that the lease is not ours any more, the work is
+told (`lost`). A store that does not answer is asked again sooner; the lease may lapse meanwhile, but it stays ours
+until somebody takes it over.
+Stop before completing: a renewal that is already on its way then changes nothing and is not listened to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import threading
+import time
+from collections.abc import Callable
+
+from semel.core.records import Lease
+from semel.drive import OnEvent, ignore, tell
+from semel.events import Event, EventKind
+from semel.store import AsyncStore, Store
+from semel.stores.local import PerLoop, PerProcess
+
+QUANTUM_S = 0.01
+"""Renewals that fall due within this time of each other go out together."""
+RENEW_PART = 3
+"""A lease is renewed when this part of it has passed."""
+RETRY_PART = 10
+"""After a failed renewal the next try comes when this part of the lease has passed."""
+IDLE_S = 1.0
+"""How long the thread stays when there is nothing to keep."""
+
+
+class Kept:
+    """A lease being kept. `lost` is for the work to look at; `on_lost` is called once, from the keeper."""
+
+    __slots__ = ("_on_event", "_on_lost", "lease", "lease_ms", "lost", "stopped", "tick", "wheel")
+
+    def __init__(
+        self, lease: Lease, lease_ms: int, on_lost: Callable[[], None] | None, on_event: OnEvent = ignore
+    ) -> None:
+        self.lease = lease
+        self.lease_ms = lease_ms
+        self.lost = False
+        self.stopped = False
+        self.tick = 0
+        self.wheel: Wheel | None = None
+        self._on_lost = on_lost
+        self._on_event = on_event
+
+    def renewed(self, lease: Lease | None) -> None:
+        """Take a renewal's reply, unless it comes too late to matter."""
+        if self.stopped:
+            return
+        if lease is not None:
+            self.lease = lease
+            return
+        self.stopped = self.lost = True
+        mine = self.lease
+        tell(self._on_event, Event(EventKind.LEASE_LOST, mine.key, mine.attempt, owner=mine.owner))
+        if self._on_lost is not None:
+            self._on_lost()
+
+
+class Wheel:
+    """Kept leases by the moment they fall due, in ticks of `QUANTUM_S`. Discarding costs the same for any number."""
+
+    def __init__(self) -> None:
+        self._spokes: dict[int, dict[Kept, None]] = {}
+        self._ticks: list[int] = []
+
+    def add(self, kept: Kept, due_s: float) -> None:
+        kept.wheel, kept.tick = self, (tick := int(due_s / QUANTUM_S))
+        spoke = self._spokes.get(tick)
+        if spoke is None:
+            spoke = self._spokes[tick] = {}
+            heapq.heappush(self._ticks, tick)
+        spoke[kept] = None
+
+    def discard(self, kept: Kept) -> None:
+        spoke = self._spokes.get(kept.tick)
+        if spoke is not None:
+            spoke.pop(kept, None)
+
+    def take_due(self, now_s: float) -> list[Kept]:
+        due: list[Kept] = []
+        while self._ticks and self._ticks[0] * QUANTUM_S <= now_s:
+            due += self._spokes.pop(heapq.heappop(self._ticks))
+        return due
+
+    def next_s(self) -> float | None:
+        """When the next lease falls due, or None when there is none."""
+        while self._ticks and not self._spokes[self._ticks[0]]:
+            del self._spokes[heapq.heappop(self._ticks)]
+        return self._ticks[0] * QUANTUM_S if self._ticks else None
+
+
+class Keeper:
+    """Renews from a daemon thread that exists only while there is something to keep; a forked child gets its own."""
+
+    def __init__(self, store: Store, on_event: OnEvent = ignore) -> None:
+        self._on_event = on_event
+        self._rounds = PerProcess(lambda: Rounds(store))
+
+    def keep(self, lease: Lease, *, lease_ms: int, on_lost: Callable[[], None] | None = None) -> Kept:
+        """Renew `lease` until `stop`."""
+        kept = Kept(lease, lease_ms, on_lost, self._on_event)
+        self._rounds.get().add(kept, RENEW_PART)
+        return kept
+
+    def stop(self, kept: Kept) -> None:
+        kept.stopped = True
+        self._rounds.get().discard(kept)
+
+
+class Rounds:
+    """The thread of a `Keeper` in one process."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._wheel = Wheel()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def add(self, kept: Kept, part: int) -> None:
+        due_s = time.monotonic() + kept.lease_ms / 1000 / part
+        with self._changed:
+            if kept.stopped:  # while its renewal was on its way
+                return
+            first_s = self._wheel.next_s()
+            self._wheel.add(kept, due_s)
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="semel-keeper", daemon=True)
+                thread.start()  # first: without a thread the next one must try again
+                self._thread = thread
+            elif first_s is None or due_s < first_s:
+                self._changed.notify()
+
+    def discard(self, kept: Kept) -> None:
+        with self._changed:
+            self._wheel.discard(kept)
+
+    def _run(self) -> None:
+        while (due := self._next_due()) is not None:
+            for kept in due:
+                self._renew(kept)
+
+    def _next_due(self) -> list[Kept] | None:
+        """Sleep until something falls due, or return None when there has been nothing to keep for a while."""
+        with self._changed:
+            while not (due := self._wheel.take_due(time.monotonic())):
+                next_s = self._wheel.next_s()
+                if next_s is not None:
+                    self._changed.wait(max(0.0, next_s - time.monotonic()))
+                elif not self._changed.wait(IDLE_S) and self._wheel.next_s() is None:
+                    self._thread = None
+                    return None
+            return due
+
+    def _renew(self, kept: Kept) -> None:
+        if kept.stopped:
+            return
+        part = RENEW_PART
+        try:
+            kept.renewed(self._store.renew(kept.lease, lease_ms=kept.lease_ms))
+        except Exception:  # whatever it was: a keeper that dies lets every other lease lapse
+            part = RETRY_PART
+        self.add(kept, part)
+
+
+class AsyncKeeper:
+    """Renews from tasks of the running loop; each loop has its own wheel and at most one timer."""
+
+    def __init__(self, store: AsyncStore, on_event: OnEvent = ignore) -> None:
+        self._on_event = on_event
+        self._rounds = PerLoop(lambda: AsyncRounds(store, asyncio.get_running_loop()))
+
+    def keep(self, lease: Lease, *, lease_ms: int, on_lost: Callable[[], None] | None = None) -> Kept:
+        """Renew `lease` until `stop`. Costs no task and, while another timer is due before, no timer."""
+        kept = Kept(lease, lease_ms, on_lost, self._on_event)
+        self._rounds.get().add(kept, RENEW_PART)
+        return kept
+
+    def stop(self, kept: Kept) -> None:
+        kept.stopped = True
+        if kept.wheel is not None:
+            kept.wheel.discard(kept)
+
+
+class AsyncRounds:
+    """The timer of an `AsyncKeeper` in one event loop."""
+
+    def __init__(self, store: AsyncStore, loop: asyncio.AbstractEventLoop) -> None:
+        self._store = store
+        self._loop = loop
+        self._wheel = Wheel()
+        self._timer: asyncio.TimerHandle | None = None
+        self._renewals: set[asyncio.Task[None]] = set()
+
+    def add(self, kept: Kept, part: int) -> None:
+        if kept.stopped:
+            return
+        due_s = self._loop.time() + kept.lease_ms / 1000 / part
+        self._wheel.add(kept, due_s)
+        if self._timer is None or due_s < self._timer.when():
+            self._schedule(due_s)
+
+    def _schedule(self, due_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(due_s, self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        for kept in self._wheel.take_due(self._loop.time()):
+            task = self._loop.create_task(self._renew(kept))
+            self._renewals.add(task)
+            task.add_done_callback(self._renewals.discard)
+        next_s = self._wheel.next_s()
+        if next_s is not None:
+            self._schedule(next_s)
+
+    async def _renew(self, kept: Kept) -> None:
+        if kept.stopped:
+            return
+        part = RENEW_PART
+        try:
+            kept.renewed(await self._store.renew(kept.lease, lease_ms=kept.lease_ms))
+        except Exception:
+            part = RETRY_PART
+        self.add(kept, part)

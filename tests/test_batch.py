@@ -1,0 +1,365 @@
+"""Whatever waits while the previous batch is in flight goes out as one, and callers stay independent."""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+import pytest
+
+from semel.batch import AWAY_AFTER, BATCH_MAX, Batcher
+from semel.errors import StoreMisconfigured, StoreUnavailable
+
+Told = list[tuple[str, object]]
+
+
+class Wire:
+    """Answers `name` with `NAME`, when it is let; remembers what was sent."""
+
+    def __init__(self, *, held: bool = False, failing: Sequence[str] = (), away: bool = False) -> None:
+        self.sent: list[list[str]] = []
+        self.free = asyncio.Event()
+        self.failing = set(failing)
+        self.away = away
+        if not held:
+            self.free.set()
+
+    async def send(self, calls: Sequence[str]) -> Sequence[str]:
+        self.sent.append(list(calls))
+        await self.free.wait()
+        if self.away:
+            raise StoreUnavailable("no answer")
+        for call in calls:
+            if call in self.failing:
+                raise StoreMisconfigured(f"{call} is bad")
+        return [call.upper() for call in calls]
+
+
+async def turn(times: int = 5) -> None:
+    for _ in range(times):
+        await asyncio.sleep(0)
+
+
+def start(batcher: Batcher[str, str], *names: str) -> list[asyncio.Task[str]]:
+    return [asyncio.create_task(batcher.call(name)) for name in names]
+
+
+async def outcome(tasks: Sequence[asyncio.Task[str]]) -> list[str | BaseException]:
+    async with asyncio.timeout(5):
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(main)
+
+
+class TestBatching:
+    def test_a_lone_caller_goes_at_once(self) -> None:
+        async def main() -> None:
+            wire = Wire()
+            batcher = Batcher(wire.send)
+            assert await batcher.call("a") == "A"
+            assert await batcher.call("b") == "B"
+            assert wire.sent == [["a"], ["b"]]
+
+        run(main())
+
+    def test_what_waits_goes_out_as_one_in_order(self) -> None:
+        async def main() -> None:
+            wire = Wire(held=True)
+            batcher = Batcher(wire.send)
+            first = start(batcher, "a")
+            await turn()
+            rest = start(batcher, "b", "c", "d")
+            await turn()
+            assert wire.sent == [["a"]], "one batch in flight"
+            wire.free.set()
+            assert await outcome(first + rest) == ["A", "B", "C", "D"]
+            assert wire.sent == [["a"], ["b", "c", "d"]]
+
+        run(main())
+
+    def test_a_batch_has_a_largest_size(self) -> None:
+        async def main() -> None:
+            wire = Wire(held=True)
+            batcher = Batcher(wire.send, batch_max=2)
+            first = start(batcher, "a")
+            await turn()
+            rest = start(batcher, *"bcdef")
+            await turn()
+            wire.free.set()
+            await outcome(first + rest)
+            assert [len(batch) for batch in wire.sent] == [1, 2, 2, 1]
+
+        run(main())
+        assert BATCH_MAX == 256
+
+    def test_each_caller_gets_its_own_reply_under_load(self) -> None:
+        async def main() -> None:
+            wire = Wire()
+            batcher = Batcher(wire.send)
+            names = [f"n{number}" for number in range(1_000)]
+            assert await outcome(start(batcher, *names)) == [name.upper() for name in names]
+            assert len(wire.sent) < 10
+
+        run(main())
+
+    def test_draining_waits_for_everything_that_was_asked_for(self) -> None:
+        async def main() -> None:
+            wire = Wire(held=True)
+            batcher = Batcher(wire.send)
+            await batcher.drain()
+            tasks = start(batcher, "a")
+            await turn()
+            tasks += start(batcher, "b")
+            draining = asyncio.create_task(batcher.drain())
+            await turn()
+            assert not draining.done()
+            wire.free.set()
+            await asyncio.wait_for(draining, 5)
+            assert wire.sent == [["a"], ["b"]]
+            assert await outcome(tasks) == ["A", "B"]
+
+        run(main())
+
+
+class TestFailures:
+    def test_of_a_lone_call(self) -> None:
+        async def main() -> None:
+            wire = Wire(failing=["a"])
+            with pytest.raises(StoreMisconfigured, match="a is bad"):
+                await Batcher(wire.send).call("a")
+            assert wire.sent == [["a"]]
+
+        run(main())
+
+    def test_one_member_never_fails_its_neighbours(self) -> None:
+        async def main() -> None:
+            wire = Wire(failing=["b"])
+            a, b, c = await outcome(start(Batcher(wire.send), "a", "b", "c"))
+            assert (a, c) == ("A", "C")
+            assert isinstance(b, StoreMisconfigured)
+            assert wire.sent == [["a", "b", "c"], ["a"], ["b"], ["c"]]
+
+        run(main())
+
+    def test_not_even_one_that_breaks_the_connection(self) -> None:
+        async def main() -> None:
+            sent: list[list[str]] = []
+
+            async def send(calls: Sequence[str]) -> Sequence[str]:
+                sent.append(list(calls))
+                if "poison" in calls:
+                    raise StoreUnavailable("connection reset")
+                return [call.upper() for call in calls]
+
+            poison, b, c = await outcome(start(Batcher(send), "poison", "b", "c"))
+            assert isinstance(poison, StoreUnavailable)
+            assert (b, c) == ("B", "C")
+
+        run(main())
+
+    def test_a_store_that_is_away_is_not_asked_for_every_caller(self) -> None:
+        async def main() -> None:
+            wire = Wire(away=True)
+            failures = await outcome(start(Batcher(wire.send), *(f"n{number}" for number in range(100))))
+            assert all(isinstance(failure, StoreUnavailable) for failure in failures)
+            assert len({id(failure) for failure in failures}) == 100, (
+                "nobody shares an exception, which has a traceback"
+            )
+            assert len(wire.sent) == 1 + AWAY_AFTER
+
+        run(main())
+
+    def test_the_next_call_after_a_failure_is_tried_again(self) -> None:
+        async def main() -> None:
+            wire = Wire(away=True)
+            batcher = Batcher(wire.send)
+            await outcome(start(batcher, "a", "b"))
+            wire.away = False
+            assert await batcher.call("c") == "C"
+
+        run(main())
+
+    @pytest.mark.parametrize("replies", [[], ["A"], ["A", "B", "C"]])
+    def test_a_store_that_answers_the_wrong_number_leaves_nobody_waiting(self, replies: list[str]) -> None:
+        async def main() -> None:
+            async def send(calls: Sequence[str]) -> Sequence[str]:
+                return replies
+
+            failures = await outcome(start(Batcher(send), "a", "b"))
+            assert all(isinstance(failure, (StoreUnavailable, str)) for failure in failures)
+            assert any(isinstance(failure, StoreUnavailable) for failure in failures) or len(replies) == 1
+
+        run(main())
+
+
+class TestCancellation:
+    def told(self) -> tuple[Told, Any]:
+        orphans: Told = []
+        return orphans, lambda call, reply: orphans.append((call, reply))
+
+    def test_of_a_queued_caller_sends_nothing(self) -> None:
+        async def main() -> None:
+            wire = Wire(held=True)
+            orphans, orphaned = self.told()
+            batcher = Batcher(wire.send, orphaned=orphaned)
+            (a,) = start(batcher, "a")
+            await turn()
+            b, c = start(batcher, "b", "c")
+            await turn()
+            b.cancel()
+            wire.free.set()
+            assert isinstance((await outcome([b]))[0], asyncio.CancelledError)
+            assert await outcome([a, c]) == ["A", "C"]
+            assert wire.sent == [["a"], ["c"]]
+            assert orphans == [], "what was never sent needs nothing given back"
+
+        run(main())
+
+    def test_of_a_caller_in_flight_takes_nobody_with_it(self) -> None:
+        async def main() -> None:
+            wire = Wire(held=True)
+            orphans, orphaned = self.told()
+            tasks = start(Batcher(wire.send, orphaned=orphaned), "a", "b", "c")
+            await turn()
+            tasks[1].cancel()
+            await turn()
+            assert orphans == [], "its fate is not known yet"
+            wire.free.set()
+            assert await outcome([tasks[0], tasks[2]]) == ["A", "C"]
+            assert orphans == [("b", "B")]
+
+        run(main())
+
+    def test_at_the_very_moment_of_the_reply(self) -> None:
+        """The reply is there, the caller has not run yet, and the cancellation comes first."""
+
+        async def main() -> None:
+            wire = Wire(held=True)
+            orphans, orphaned = self.told()
+            batcher = Batcher(wire.send, orphaned=orphaned)
+            (task,) = start(batcher, "a")
+            await turn()
+            wire.free.set()
+            while batcher._sender is not None and not batcher._sender.done():
+                await asyncio.sleep(0)
+                if task.done():
+                    break
+                waiter = task._fut_waiter  # type: ignore[attr-defined]
+                if waiter is not None and waiter.done():
+                    task.cancel()
+                    break
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert orphans == [("a", "A")], "granted to nobody, so it must be given back"
+
+        run(main())
+
+    def test_in_a_batch_that_failed_is_told_the_failure_and_not_sent_again(self) -> None:
+        async def main() -> None:
+            wire = Wire(held=True, away=True)
+            orphans, orphaned = self.told()
+            tasks = start(Batcher(wire.send, orphaned=orphaned), "a", "b")
+            await turn()
+            tasks[0].cancel()
+            wire.free.set()
+            await outcome(tasks)
+            ((call, reply),) = orphans
+            assert call == "a"
+            assert isinstance(reply, StoreUnavailable), "it may have happened"
+            assert wire.sent == [["a", "b"], ["b"]]
+
+        run(main())
+
+    def test_without_a_listener(self) -> None:
+        async def main() -> None:
+            wire = Wire(held=True)
+            a, b = start(Batcher(wire.send), "a", "b")
+            await turn()
+            a.cancel()
+            wire.free.set()
+            assert await outcome([b]) == ["B"]
+
+        run(main())
+
+
+class TestShutdown:
+    """The event loop is stopped around the batcher: whatever is awaited ends."""
+
+    def left_by(self, wire: Wire, *, turns: int) -> list[asyncio.Future[str]]:
+        left: list[asyncio.Future[str]] = []
+
+        async def main() -> None:
+            batcher = Batcher(wire.send)
+            first = start(batcher, "a", "b")
+            await turn(turns)
+            rest = start(batcher, "c")
+            await turn(1)
+            if batcher._sender is not None:
+                batcher._sender.cancel()
+            async with asyncio.timeout(5):
+                await asyncio.wait(first + rest)
+            left.extend(first + rest)
+
+        asyncio.run(main())
+        return left
+
+    def test_while_a_batch_is_in_flight(self) -> None:
+        assert all(task.cancelled() for task in self.left_by(Wire(held=True), turns=5))
+
+    def test_while_a_failed_batch_is_repeated_one_by_one(self) -> None:
+        async def main() -> None:
+            sent: list[int] = []
+
+            async def send(calls: Sequence[str]) -> Sequence[str]:
+                sent.append(len(calls))
+                if len(calls) > 1:
+                    raise StoreMisconfigured("find out whose fault it is")
+                await asyncio.sleep(3600)
+                return calls
+
+            batcher = Batcher(send)
+            tasks = start(batcher, "a", "b")
+            await turn()
+            assert sent == [2, 1]
+            assert batcher._sender is not None
+            batcher._sender.cancel()
+            assert all(isinstance(each, asyncio.CancelledError) for each in await outcome(tasks))
+
+        run(main())
+
+    def test_before_the_first_batch_was_sent(self) -> None:
+        async def main() -> None:
+            wire = Wire()
+            batcher = Batcher(wire.send)
+            call = batcher.call("a")
+            call.send(None)  # asked for, and the sender is not begun
+            assert batcher._sender is not None
+            batcher._sender.cancel()
+            await turn(1)
+            call.close()
+            assert await asyncio.wait_for(batcher.call("b"), 5) == "B", (
+                "a later caller, such as a cleanup, is not stuck"
+            )
+            await asyncio.wait_for(batcher.drain(), 5)
+
+        run(main())
+
+    def test_a_loop_that_ends_leaves_no_task_hanging(self) -> None:
+        ended: list[str] = []
+
+        async def main() -> None:
+            batcher = Batcher(Wire(held=True).send)
+
+            async def caller(name: str) -> None:
+                try:
+                    await batcher.call(name)
+                finally:
+                    ended.append(name)
+
+            tasks = [asyncio.create_task(caller(name)) for name in "abc"]
+            await turn()
+            assert len(tasks) == 3
+
+        asyncio.run(main())
+        assert sorted(ended) == ["a", "b", "c"]
