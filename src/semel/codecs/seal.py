@@ -1,0 +1,123 @@
+"""Sealing one result: AES-256-GCM, with key ids, bound to the record that the result belongs to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from semel.core.records import Claimed, Key, Occupied, Record, Result
+from semel.errors import RecordUnreadable, StoreMisconfigured
+from semel.store import Page
+
+FORMAT = "sealed.1"
+KEY_SIZE, SALT_SIZE, NONCE_SIZE = 32, 16, 12
+KEY_ID_MAX = 64
+
+
+class Seal:
+    """Seals and opens single results.
+
+    The bytes are: key id with its length before it, salt, nonce, ciphertext. Each result is sealed with a key of its
+    own, derived from yours and the salt: one AES-GCM key with random nonces would be worn out after 2^32 results.
+    """
+
+    def __init__(self, keys: Mapping[str, bytes], *, allow_plain: bool = False) -> None:
+        if not keys:
+            raise StoreMisconfigured("keys= is empty: give at least one key id and its 32 random bytes")
+        self._keys = {_checked_id(name): _checked(name, key) for name, key in keys.items()}
+        self._seals_with = next(iter(self._keys))
+        self._allow_plain = allow_plain
+        _aes(b"\0" * KEY_SIZE)  # says at start-up that the extra is missing
+
+    def seal(self, key: Key, result: Result) -> Result:
+        name = self._seals_with
+        salt, nonce = os.urandom(SALT_SIZE), os.urandom(NONCE_SIZE)
+        plain = _framed(result.format.encode()) + result.payload
+        sealed = _aes(_derived(self._keys[name], salt)).encrypt(nonce, plain, _bound_to(key, name, result.ok))
+        return Result(FORMAT, b"".join((_framed(name), salt, nonce, sealed)), ok=result.ok)
+
+    def open(self, key: Key, result: Result) -> Result:
+        """The result as it was before `seal`. One that was never sealed is refused, unless `allow_plain`."""
+        from cryptography.exceptions import InvalidTag
+
+        if result.format != FORMAT:
+            if self._allow_plain:
+                return result
+            raise RecordUnreadable(
+                f"the result of {key} has format {result.format!r}, it is not sealed: pass allow_plain=True until the "
+                "results from before sealing was switched on are past retention"
+            )
+        name, at = _field(result.payload, 0)
+        if name not in self._keys:
+            raise RecordUnreadable(
+                f"the result of {key} is sealed with the key {name!r}, which is not among those that were given "
+                f"({', '.join(key_id.decode() for key_id in self._keys)})"
+            )
+        salt, nonce = result.payload[at : at + SALT_SIZE], result.payload[at + SALT_SIZE :][:NONCE_SIZE]
+        try:
+            plain = _aes(_derived(self._keys[name], salt)).decrypt(
+                nonce, result.payload[at + SALT_SIZE + NONCE_SIZE :], _bound_to(key, name, result.ok)
+            )
+        except (InvalidTag, ValueError):
+            raise RecordUnreadable(
+                f"the sealed result of {key} does not open: it was changed, belongs to another key, or {name.decode()} "
+                "is not the key that it was sealed with"
+            ) from None
+        format, at = _field(plain, 0)
+        return Result(format.decode(), plain[at:], ok=result.ok)
+
+    def opened(self, record: Record) -> Record:
+        return record if record.result is None else replace(record, result=self.open(record.key, record.result))
+
+    def claimed(self, claimed: Claimed) -> Claimed:
+        return replace(claimed, record=self.opened(claimed.record)) if isinstance(claimed, Occupied) else claimed
+
+    def page(self, page: Page) -> Page:
+        return replace(page, records=tuple(self.opened(record) for record in page.records))
+
+
+def _aes(key: bytes) -> Any:
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    except ImportError as error:
+        raise StoreMisconfigured("sealed results need cryptography: pip install 'semel[sealed]'") from error
+    return AESGCM(key)
+
+
+def _derived(key: bytes, salt: bytes) -> bytes:
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
+
+    return HKDFExpand(SHA256(), KEY_SIZE, b"semel sealed.1 " + salt).derive(key)
+
+
+def _bound_to(key: Key, name: bytes, ok: bool) -> bytes:
+    parts = (FORMAT.encode(), key.tenant.encode(), key.scope.encode(), key.name.encode(), name, b"%d" % ok)
+    return b"".join(len(part).to_bytes(2) + part for part in parts)
+
+
+def _framed(part: bytes) -> bytes:
+    return len(part).to_bytes(1) + part
+
+
+def _field(data: bytes, at: int) -> tuple[bytes, int]:
+    end = at + 1 + (data[at] if at < len(data) else 0)
+    return data[at + 1 : end], end
+
+
+def _checked_id(name: object) -> bytes:
+    if not isinstance(name, str) or not name or not name.isprintable():
+        raise StoreMisconfigured(f"a key id is printable text like '2026-11', not {name!r}")
+    if len(name.encode()) > KEY_ID_MAX:
+        raise StoreMisconfigured(f"the key id {name!r} has {len(name.encode())} bytes, the limit is {KEY_ID_MAX}")
+    return name.encode()
+
+
+def _checked(name: str, key: object) -> bytes:
+    """The message never shows the key."""
+    if not isinstance(key, bytes) or len(key) != KEY_SIZE:
+        given = f"{len(key)} bytes" if isinstance(key, bytes) else type(key).__name__
+        raise StoreMisconfigured(f"the key {name!r} must be {KEY_SIZE} random bytes (secrets.token_bytes), not {given}")
+    return key
