@@ -1,0 +1,1 @@
+"""The stores. Nothing here is imported before it is asked for: see `semel.open_store`."""

@@ -1,0 +1,65 @@
+"""The async face of a store that is asked in batches (`semel.batch`), and the fate of a cancelled caller's claim."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from semel.batch import Batcher
+from semel.core.effects import Claim, Effect
+from semel.core.protocol import abandon
+from semel.core.records import Lease, Occupied
+from semel.drive import adrive, async_performer
+from semel.stores.faces import AsyncFace
+from semel.stores.local import PerLoop
+
+T = TypeVar("T")
+DRAIN_S = 5.0
+"""How long a store that is closed goes on giving back claims of callers who are gone; then their leases lapse."""
+
+
+class CoalescedFace(AsyncFace):
+    """Calls of one kind share a lane, with one batch in flight. Stores that take mixed batches override `_lane`."""
+
+    def __init__(self) -> None:
+        self._lanes: PerLoop[dict[object, Batcher[Any, Any]]] = PerLoop(dict)
+        self._background: PerLoop[set[asyncio.Task[Any]]] = PerLoop(set)
+
+    @abstractmethod
+    async def _send(self, calls: Sequence[Any]) -> Sequence[Any]:
+        """Answer calls of one lane, in order, in as few round trips as the store allows."""
+
+    def _lane(self, call: Effect[Any]) -> object:
+        return type(call)
+
+    async def _call(self, call: Effect[T]) -> T:
+        lanes = self._lanes.get()
+        lane = lanes.get(self._lane(call))
+        if lane is None:
+            lane = lanes[self._lane(call)] = Batcher(self._send, orphaned=self._orphaned)
+        reply: T = await lane.call(call)
+        return reply
+
+    async def _drain(self) -> None:
+        """Let everything that was asked for end. The first step of every `close`."""
+        for lane in (self._lanes.take() or {}).values():
+            await lane.drain()
+        background = self._background.get()
+        if background:
+            await asyncio.wait(background, timeout=DRAIN_S)
+        for task in list(background):
+            task.cancel()
+
+    def _orphaned(self, call: Effect[Any], reply: object) -> None:
+        """A cancelled caller never learnt that it was granted the key. Nothing ran, so the key goes back, by owner.
+
+        So the owner of a cancelled claim must not be used again: the release is on its way.
+        """
+        if isinstance(call, Claim) and not isinstance(reply, Occupied):
+            plan = abandon(Lease(call.key, call.owner, 1, 0))
+            task = asyncio.get_running_loop().create_task(adrive(plan, async_performer(self)))
+            background = self._background.get()
+            background.add(task)
+            task.add_done_callback(background.discard)

@@ -1,0 +1,25 @@
+"""The store on Django's own connections: `django://default`, where `default` is an alias of `settings.DATABASES`.
+
+It uses the tables and the scripts of the SQLite and PostgreSQL stores, through Django's cursors, in transactions of its
+own. A record must never be part of the caller's transaction, or a rollback would take it along with the work: inside
+`atomic` every call is refused. (A `TestCase` is the exception: Django's own `durable` transactions make the same one.)
+
+Waiting for a key polls. Where many wait, open a store of its own with `postgresql://`: it can use the same tables.
+"""
+
+from __future__ import annotations
+
+from semel.store import Clock
+from semel.stores.django.aio import AsyncDjangoStore
+from semel.stores.django.store import DjangoStore
+from semel.stores.url import StoreUrl
+
+__all__ = ["AsyncDjangoStore", "DjangoStore", "open_async_store", "open_store"]
+
+
+def open_store(url: StoreUrl, clock: Clock | None) -> DjangoStore:
+    return DjangoStore(url.parts.netloc or "default", clock=clock)
+
+
+def open_async_store(url: StoreUrl, clock: Clock | None) -> AsyncDjangoStore:
+    return AsyncDjangoStore(url.parts.netloc or "default", clock=clock)

@@ -1,0 +1,125 @@
+"""Connections belong to one process and one event loop. These holders make a new one where the old must not be used.
+
+After a fork the child holds copies of the parent's sockets: replies would go to whoever reads first. So the copy is
+neither used nor closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+from weakref import WeakKeyDictionary
+
+from semel.errors import StoreError
+
+T = TypeVar("T")
+
+
+class Once:
+    """Something that has to be done before anything else, once. Those who wait while it fails share the failure.
+
+    Otherwise each of them would try in turn, and the last one would wait for the time-outs of all.
+    """
+
+    def __init__(self) -> None:
+        self.done = False
+        self._lock = threading.Lock()
+        self._failed_s = 0.0
+        self._failure: StoreError | None = None
+
+    def do(self, work: Callable[[], None]) -> None:
+        came_s = time.monotonic()
+        with self._lock:
+            if self.done:
+                return
+            if self._failure is not None and self._failed_s > came_s:
+                raise again(self._failure)
+            try:
+                work()
+            except StoreError as error:
+                self._failure, self._failed_s = error, time.monotonic()
+                raise
+            self.done = True
+
+
+class AsyncOnce:
+    """The same for the tasks of one event loop."""
+
+    def __init__(self) -> None:
+        self.done = False
+        self._lock = asyncio.Lock()
+        self._failed_s = 0.0
+        self._failure: StoreError | None = None
+
+    async def do(self, work: Callable[[], Awaitable[None]]) -> None:
+        came_s = time.monotonic()
+        async with self._lock:
+            if self.done:
+                return
+            if self._failure is not None and self._failed_s > came_s:
+                raise again(self._failure)
+            try:
+                await work()
+            except StoreError as error:
+                self._failure, self._failed_s = error, time.monotonic()
+                raise
+            self.done = True
+
+
+def again(error: StoreError) -> StoreError:
+    """The same failure for another caller; an exception object must not be raised in two threads."""
+    return type(error)(str(error))
+
+
+class PerProcess(Generic[T]):
+    """One `T` for each process, made on first use.
+
+    What the parent made stays under the parent's number: it is never used here, and no destructor talks on its sockets.
+    """
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._values: dict[int, T] = {}
+        self._first: dict[int, Once] = {}  # a parent's lock may be held by a thread that does not exist here
+
+    def get(self) -> T:
+        pid = os.getpid()
+        while (value := self._values.get(pid)) is None:  # again if it is being taken just now
+            self._first.setdefault(pid, Once()).do(lambda: self._values.__setitem__(pid, self._make()))
+        return value
+
+    def take(self) -> T | None:
+        """Hand out this process's value for closing, if there is one. The next use makes another one."""
+        value = self._values.pop(os.getpid(), None)
+        self._first.pop(os.getpid(), None)
+        return value
+
+
+class PerLoop(Generic[T]):
+    """One `T` for each running event loop, made on first use and forgotten when its loop is closed."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._values: dict[int, WeakKeyDictionary[asyncio.AbstractEventLoop, T]] = {}
+
+    def get(self) -> T:
+        loop, values = asyncio.get_running_loop(), self._here()
+        value = values.get(loop)
+        if value is None:
+            for old in [ref() for ref in values.keyrefs()]:  # a connection holds its loop: the weak key would not go
+                if old is not None and old.is_closed():
+                    values.pop(old, None)
+            value = values[loop] = self._make()
+        return value
+
+    def take(self) -> T | None:
+        """Hand out this loop's value for closing, if there is one."""
+        return self._here().pop(asyncio.get_running_loop(), None)
+
+    def _here(self) -> WeakKeyDictionary[asyncio.AbstractEventLoop, T]:
+        here = self._values.get(pid := os.getpid())
+        return self._values.setdefault(pid, WeakKeyDictionary()) if here is None else here

@@ -1,0 +1,76 @@
+"""The async face of the PostgreSQL store: calls that come while a batch is in flight make the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from semel.core.records import Key
+from semel.store import Clock, Counts, Filter, Migration, Page
+from semel.stores.coalesced import CoalescedFace
+from semel.stores.local import PerLoop
+from semel.stores.postgres import schema
+from semel.stores.postgres.pool import AsyncConnections
+from semel.stores.postgres.scripts import Scripts
+from semel.stores.postgres.settings import Settings
+from semel.stores.postgres.watch import AsyncWatch, token_of
+from semel.stores.sql.statements import Script
+from semel.stores.waiters import changed_key
+
+T = TypeVar("T")
+
+
+class AsyncPostgresStore(CoalescedFace):
+    """For tasks of any number of event loops. Connects on first use, in each loop that uses it."""
+
+    def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
+        super().__init__()
+        self._settings = settings
+        self._clock = clock
+        self._scripts = Scripts(settings.schema)
+        self._connections = PerLoop(lambda: AsyncConnections(settings))
+        self._watch = PerLoop(lambda: AsyncWatch(settings))
+
+    async def wait(self, key: Key, *, owner: str, timeout_ms: int) -> bool:
+        token = token_of(key)
+        return await self._watch.get().wait(
+            key, timeout_ms / 1000, lambda: self._run(self._scripts.watch(key, owner, token))
+        )
+
+    async def scan(self, filter: Filter = Filter(), *, cursor: str | None = None, limit: int = 100) -> Page:
+        return await self._run(self._scripts.scan(filter, cursor, limit, self._now_ms()))
+
+    async def counts(self) -> Counts:
+        return await self._run(self._scripts.counts(self._now_ms()))
+
+    async def purge(self, *, limit: int) -> int:
+        return await self._run(self._scripts.purge(limit, self._now_ms()))
+
+    def migrations(self) -> Sequence[Migration]:
+        return schema.printable(self._settings.schema)
+
+    async def migrate(self) -> Sequence[int]:
+        return await self._connections.get().run_alone(schema.migrate(self._settings.schema))
+
+    async def close(self) -> None:
+        await self._drain()
+        watch = self._watch.take()
+        if watch is not None:
+            await watch.close()
+        connections = self._connections.take()
+        if connections is not None:
+            await connections.close()
+
+    async def _send(self, calls: Sequence[Any]) -> Sequence[Any]:
+        replies = await self._run(self._scripts.answer(calls, self._now_ms()))
+        wake = self._watch.get().waiters.wake
+        for call, reply in zip(calls, replies, strict=True):
+            if (key := changed_key(call, reply)) is not None:
+                wake(key)
+        return replies
+
+    async def _run(self, script: Script[T]) -> T:
+        return await self._connections.get().run(script)
+
+    def _now_ms(self) -> int | None:
+        return None if self._clock is None else self._clock()

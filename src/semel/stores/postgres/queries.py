@@ -1,0 +1,216 @@
+"""The SQL of the PostgreSQL store. `scripts.py` says when each is asked and what its answer means.
+
+`$n` are PostgreSQL's own placeholders. Calls come as arrays, one for each field, so that a batch is one statement
+whatever its size. The last parameter is the time of an injected clock, or NULL for the server's.
+
+Rows are looked up one key at a time (`at_key`) and changed where they were found (`ctid`). A plain join would leave the
+planner the choice to walk over the whole table instead, which it takes, and keeps, if the table was empty then.
+The price: a row that somebody changed in between is not found again, and the scripts ask once more.
+"""
+
+from __future__ import annotations
+
+from semel.stores.sql.rows import COLUMNS, IN_PROGRESS
+
+TABLE = "semel_records"
+CHANNEL = "semel"
+
+RECORD = ", ".join(f"r.{column}" for column in COLUMNS)
+SAME_KEY = "r.tenant = c.tenant AND r.scope = c.scope AND r.name = c.name"
+NAMED = "r.tenant = $1 AND r.scope = $2 AND r.name = $3"
+PAST_RETENTION = "r.expires_ms + r.refuse_ms <= now_ms AND r.lease_until_ms <= now_ms"
+LAPSED = f"r.state = {IN_PROGRESS} AND r.lease_until_ms <= now_ms"
+NOTIFIED = f"CASE WHEN r.watched_as IS NOT NULL THEN pg_notify('{CHANNEL}', r.watched_as)::text END"
+NOW = "coalesce({0}::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)"
+
+
+def at_key(table: str, columns: str) -> str:
+    """The row of the key of `c`, by the primary key whatever the table's size. `LIMIT` keeps it from being a join."""
+    return f"LATERAL (SELECT {columns} FROM {table} r WHERE {SAME_KEY} LIMIT 1)"
+
+
+def moment(now: str) -> str:
+    """The time, read once for the whole statement."""
+    return f"moment AS MATERIALIZED (SELECT {NOW.format(now)} AS now_ms)"
+
+
+def durable_moment(now: str) -> str:
+    """The time of a statement that writes. What it acknowledges must survive a crash, whatever the default is."""
+    return f"""moment AS MATERIALIZED (
+    SELECT {NOW.format(now)} AS now_ms,
+        CASE WHEN current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')
+            THEN set_config('synchronous_commit', 'on', true) END
+)"""
+
+
+def claim(table: str) -> str:
+    """Three ways out: inserted, taken over (or past retention), or what the snapshot showed. A lost race has none."""
+    return f"""
+WITH {durable_moment("$9")}, seen AS MATERIALIZED (
+    SELECT c.*, now_ms, r.place, r.fingerprint AS old_fingerprint, r.state, r.owner AS old_owner, r.attempt,
+        r.created_ms, r.lease_until_ms, r.expires_ms, r.completed_ms, r.format, r.payload, r.refuse_ms,
+        r.state IS NULL AS absent,
+        ({PAST_RETENTION}) OR (c.takeover AND {LAPSED} AND r.fingerprint = c.fingerprint AND r.owner <> c.owner) AS open
+    FROM moment
+    CROSS JOIN unnest(
+        $1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[], $8::boolean[]
+    ) WITH ORDINALITY AS c (tenant, scope, name, fingerprint, owner, lease_ms, retention_ms, takeover, number)
+    LEFT JOIN {at_key(table, f"r.ctid AS place, {RECORD}")} r ON true
+), inserted AS (
+    INSERT INTO {table} AS r
+        (tenant, scope, name, fingerprint, state, owner, attempt, created_ms, lease_until_ms, expires_ms)
+    SELECT tenant, scope, name, fingerprint, {IN_PROGRESS}, owner, 1, now_ms, now_ms + lease_ms, now_ms + retention_ms
+    FROM seen WHERE absent ORDER BY number
+    ON CONFLICT (tenant, scope, name) DO NOTHING
+    RETURNING {RECORD}
+), taken AS (
+    UPDATE {table} AS r SET
+        attempt = CASE WHEN r.expires_ms + r.refuse_ms <= now_ms THEN 1 ELSE r.attempt + 1 END,
+        created_ms = CASE WHEN r.expires_ms + r.refuse_ms <= now_ms THEN now_ms ELSE r.created_ms END,
+        fingerprint = c.fingerprint, state = {IN_PROGRESS}, owner = c.owner,
+        lease_until_ms = now_ms + lease_ms, expires_ms = now_ms + retention_ms,
+        completed_ms = NULL, format = NULL, payload = NULL, refuse_ms = 0
+    FROM seen c
+    WHERE c.open AND r.ctid = c.place AND r.lease_until_ms <= now_ms
+        AND (r.expires_ms + r.refuse_ms <= now_ms
+            OR (c.takeover AND r.state = {IN_PROGRESS} AND r.fingerprint = c.fingerprint))
+    RETURNING {RECORD}, {NOTIFIED}
+)
+SELECT NULL::bigint, now_ms, NULL, r.* FROM inserted r, moment
+UNION ALL
+SELECT NULL, now_ms, notified, {RECORD} FROM taken AS r ({", ".join(COLUMNS)}, notified), moment
+UNION ALL
+SELECT number, now_ms, NULL, tenant, scope, name, old_fingerprint, state, old_owner, attempt, created_ms,
+    lease_until_ms, expires_ms, completed_ms, format, payload, refuse_ms
+FROM seen WHERE NOT absent AND NOT open"""
+
+
+def renew(table: str) -> str:
+    return f"""
+WITH {durable_moment("$6")}
+UPDATE {table} AS r SET lease_until_ms = now_ms + c.lease_ms
+FROM moment, unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[])
+    AS c (tenant, scope, name, owner, lease_ms), {at_key(table, "r.ctid")} found
+WHERE r.ctid = found.ctid AND r.state = {IN_PROGRESS} AND r.owner = c.owner
+RETURNING r.tenant, r.scope, r.name, r.owner, r.attempt, r.lease_until_ms"""
+
+
+def complete(table: str) -> str:
+    return f"""
+WITH {durable_moment("$10")}
+UPDATE {table} AS r SET state = c.state, format = c.format, payload = c.payload, refuse_ms = c.refuse_ms,
+    completed_ms = now_ms, lease_until_ms = now_ms, expires_ms = now_ms + c.retention_ms
+FROM moment, unnest(
+        $1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::bytea[],
+        $8::bigint[], $9::bigint[]
+    ) AS c (tenant, scope, name, owner, state, format, payload, retention_ms, refuse_ms),
+    {at_key(table, "r.ctid")} found
+WHERE r.ctid = found.ctid AND r.state = {IN_PROGRESS} AND r.owner = c.owner
+RETURNING r.tenant, r.scope, r.name, r.owner, {NOTIFIED}"""
+
+
+def owned(table: str) -> str:
+    """What still belongs to its owner, in progress or finished."""
+    return f"""
+SELECT c.tenant, c.scope, c.name, c.owner, r.state
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS c (tenant, scope, name, owner),
+    {at_key(table, "r.owner, r.state")} r
+WHERE r.owner = c.owner"""
+
+
+def release(table: str) -> str:
+    """A first attempt that did nothing leaves nothing behind; after a take-over the key stays, in nobody's hands."""
+    return f"""
+WITH {durable_moment("$5")}, c AS MATERIALIZED (
+    SELECT now_ms, c.*, found.ctid AS place
+    FROM moment, unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS c (tenant, scope, name, owner),
+        {at_key(table, "r.ctid")} found
+), gone AS (
+    DELETE FROM {table} AS r USING c
+    WHERE r.ctid = c.place AND r.state = {IN_PROGRESS} AND r.owner = c.owner AND r.attempt = 1
+    RETURNING r.tenant, r.scope, r.name, c.owner, {NOTIFIED}
+), kept AS (
+    UPDATE {table} AS r SET owner = '', lease_until_ms = now_ms FROM c
+    WHERE r.ctid = c.place AND r.state = {IN_PROGRESS} AND r.owner = c.owner AND r.attempt > 1
+    RETURNING r.tenant, r.scope, r.name, c.owner, {NOTIFIED}
+)
+SELECT * FROM gone UNION ALL SELECT * FROM kept"""
+
+
+def read(table: str) -> str:
+    return f"""
+WITH {moment("$4")}
+SELECT {RECORD} FROM moment
+CROSS JOIN unnest($1::text[], $2::text[], $3::text[]) AS c (tenant, scope, name)
+CROSS JOIN {at_key(table, RECORD)} r
+WHERE NOT ({PAST_RETENTION})"""
+
+
+def resolve(table: str) -> str:
+    return f"""
+WITH {durable_moment("$10")}
+UPDATE {table} AS r SET state = $6, format = $7, payload = $8, owner = '',
+    completed_ms = now_ms, lease_until_ms = now_ms, expires_ms = now_ms + $9::bigint
+FROM moment WHERE {NAMED} AND {LAPSED} AND r.attempt = $4 AND r.owner = $5
+RETURNING {NOTIFIED}"""
+
+
+def resolve_nothing_done(table: str) -> str:
+    return f"""
+WITH {durable_moment("$6")}
+DELETE FROM {table} AS r USING moment WHERE {NAMED} AND {LAPSED} AND r.attempt = $4 AND r.owner = $5
+RETURNING {NOTIFIED}"""
+
+
+SEEN = (
+    f"{NAMED} AND r.attempt = $4 AND r.owner = $5 AND r.created_ms = $6::bigint "
+    "AND r.completed_ms IS NOT DISTINCT FROM $7::bigint"
+)
+
+
+def remove(table: str) -> str:
+    return f"""
+WITH {durable_moment("$8")}
+DELETE FROM {table} AS r USING moment WHERE {SEEN} AND r.lease_until_ms <= now_ms
+RETURNING {NOTIFIED}"""
+
+
+def expire(table: str) -> str:
+    return f"""
+WITH {durable_moment("$8")}
+UPDATE {table} AS r SET expires_ms = least(r.expires_ms, now_ms)
+FROM moment WHERE {SEEN} AND r.state <> {IN_PROGRESS}
+RETURNING 1"""
+
+
+def watch(table: str) -> str:
+    """Marks the row once, however many wait. One row means that the owner holds the key and will wake us."""
+    return f"""
+WITH held AS (
+    SELECT r.watched_as FROM {table} r WHERE {NAMED} AND r.state = {IN_PROGRESS} AND r.owner = $4
+), marked AS (
+    UPDATE {table} AS r SET watched_as = $5
+    WHERE {NAMED} AND r.state = {IN_PROGRESS} AND r.owner = $4 AND r.watched_as IS NULL AND EXISTS (SELECT FROM held)
+    RETURNING 1
+)
+SELECT 1 FROM held WHERE watched_as IS NOT NULL UNION ALL SELECT * FROM marked"""
+
+
+def purge(table: str) -> str:
+    """The inner query locks what it finds and looks at it again; a row that a claim has just now is skipped.
+
+    A key that is only refused loses its result, and is found again when its refusal is over.
+    """
+    return f"""
+WITH {moment("$2")}, past AS MATERIALIZED (
+    SELECT r.ctid AS place, r.refuse_ms > 0 AND r.expires_ms + r.refuse_ms > (SELECT now_ms FROM moment) AS refused
+    FROM {table} r
+    WHERE r.expires_ms <= (SELECT now_ms FROM moment) AND r.lease_until_ms <= (SELECT now_ms FROM moment)
+    ORDER BY r.expires_ms LIMIT $1 FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM {table} WHERE ctid = ANY (ARRAY(SELECT place FROM past WHERE NOT refused)) RETURNING 1
+), emptied AS (
+    UPDATE {table} SET format = NULL, payload = NULL, expires_ms = expires_ms + refuse_ms, refuse_ms = 0
+    WHERE ctid = ANY (ARRAY(SELECT place FROM past WHERE refused)) RETURNING 1
+)
+SELECT (SELECT count(*) FROM gone) + (SELECT count(*) FROM emptied)"""

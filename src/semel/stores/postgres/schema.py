@@ -1,0 +1,98 @@
+"""The tables of the PostgreSQL store, as numbered migrations."""
+
+from __future__ import annotations
+
+from semel.core.effects import do
+from semel.errors import StoreMisconfigured
+from semel.store import Migration
+from semel.stores.postgres.settings import Settings
+from semel.stores.sql import migrations
+from semel.stores.sql.migrations import HOW_TO_MIGRATE
+from semel.stores.sql.statements import Script, Statement
+
+MIGRATIONS = (
+    Migration(
+        1,
+        "records",
+        (
+            # COLLATE "C": bytes decide. Other collations are slower, and some call different texts equal.
+            """CREATE TABLE semel_records (
+    tenant text COLLATE "C" NOT NULL,
+    scope text COLLATE "C" NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    fingerprint text COLLATE "C" NOT NULL,
+    state smallint NOT NULL,
+    owner text COLLATE "C" NOT NULL,
+    attempt bigint NOT NULL,
+    created_ms bigint NOT NULL,
+    lease_until_ms bigint NOT NULL,
+    expires_ms bigint NOT NULL,
+    completed_ms bigint,
+    format text COLLATE "C",
+    payload bytea,
+    refuse_ms bigint NOT NULL DEFAULT 0,
+    watched_as text COLLATE "C",
+    PRIMARY KEY (tenant, scope, name)
+)""",
+            # A replay should cost a read. Who wants results compressed does it before they get here.
+            "ALTER TABLE semel_records ALTER COLUMN payload SET STORAGE EXTERNAL",
+            "CREATE INDEX semel_records_expires ON semel_records (expires_ms)",
+            # For counting and listing what is in progress or unknown. Renewing a lease changes no column of it.
+            # Not `WHERE state = 0`: for "is this key still in progress?" the planner would walk over everybody's keys.
+            "CREATE INDEX semel_records_in_progress ON semel_records (created_ms) WHERE completed_ms IS NULL",
+        ),
+    ),
+)
+LOCK = 0x73656D656C  # "semel": the advisory lock that keeps a second migrator waiting
+TIMEOUT = "10min"
+
+
+def ready(settings: Settings) -> Script[None]:
+    """Refuse tables that this version cannot use, having made or upgraded them if wanted. Run it in one transaction."""
+    yield from _begin(settings.schema)
+    if settings.migrate and (yield from _number()) < MIGRATIONS[-1].number:
+        yield from _apply(settings.schema)
+    if (yield from _number()) == 0:
+        where = f" in schema {settings.schema}" if settings.schema else ""
+        raise StoreMisconfigured(f"{settings.shown}: there are no tables of semel{where}; {HOW_TO_MIGRATE}")
+    yield from migrations.check(MIGRATIONS, settings.shown)
+
+
+def migrate(schema: str) -> Script[list[int]]:
+    """Apply what is missing. Run it in one transaction."""
+    yield from _begin(schema)
+    return (yield from _apply(schema))
+
+
+def printable(schema: str) -> list[Migration]:
+    """What a person would run by hand, in the schema of the tables."""
+    where = (f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)}", f"SET search_path = {quoted(schema)}") if schema else ()
+    return migrations.printable(MIGRATIONS, *where)
+
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _begin(schema: str) -> Script[None]:
+    # What the migrator before us did must be seen once its lock is ours, whatever the database's default is.
+    yield from do(Statement("SET TRANSACTION ISOLATION LEVEL READ COMMITTED"))
+    yield from do(Statement(f"SET LOCAL statement_timeout = '{TIMEOUT}'"))
+    if schema:
+        yield from do(Statement(f"SET LOCAL search_path = {quoted(schema)}"))
+
+
+def _number() -> Script[int]:
+    """The number of the newest migration that was applied, 0 without any."""
+    ((book,),) = yield from do(Statement("SELECT to_regclass('semel_schema')::text"))
+    if book is None:
+        return 0
+    ((number,),) = yield from do(Statement("SELECT coalesce(max(number), 0) FROM semel_schema"))
+    return int(number)
+
+
+def _apply(schema: str) -> Script[list[int]]:
+    yield from do(Statement("SELECT pg_advisory_xact_lock($1::bigint)::text", [LOCK]))
+    if schema and not (yield from do(Statement("SELECT 1 FROM pg_namespace WHERE nspname = $1", [schema]))):
+        yield from do(Statement(f"CREATE SCHEMA {quoted(schema)}"))
+    return (yield from migrations.apply(MIGRATIONS))

@@ -1,0 +1,72 @@
+"""The sync face of the PostgreSQL store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from semel.core.effects import Effect
+from semel.core.records import Key
+from semel.store import Clock, Counts, Filter, Finding, Migration, Page
+from semel.stores.faces import Face
+from semel.stores.local import PerProcess
+from semel.stores.postgres import schema
+from semel.stores.postgres.examine import examine
+from semel.stores.postgres.pool import Connections
+from semel.stores.postgres.scripts import Scripts
+from semel.stores.postgres.settings import Settings
+from semel.stores.postgres.watch import Watch, token_of
+from semel.stores.sql.statements import Script
+from semel.stores.waiters import changed_key
+
+T = TypeVar("T")
+
+
+class PostgresStore(Face):
+    """For threads of any number of processes. Connects on first use, in each process that uses it."""
+
+    def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._scripts = Scripts(settings.schema)
+        self._connections = PerProcess(lambda: Connections(settings))
+        self._watch = PerProcess(lambda: Watch(settings))
+
+    def wait(self, key: Key, *, owner: str, timeout_ms: int) -> bool:
+        token = token_of(key)
+        return self._watch.get().wait(key, timeout_ms / 1000, lambda: self._run(self._scripts.watch(key, owner, token)))
+
+    def scan(self, filter: Filter = Filter(), *, cursor: str | None = None, limit: int = 100) -> Page:
+        return self._run(self._scripts.scan(filter, cursor, limit, self._now_ms()))
+
+    def counts(self) -> Counts:
+        return self._run(self._scripts.counts(self._now_ms()))
+
+    def purge(self, *, limit: int) -> int:
+        return self._run(self._scripts.purge(limit, self._now_ms()))
+
+    def migrations(self) -> Sequence[Migration]:
+        return schema.printable(self._settings.schema)
+
+    def migrate(self) -> Sequence[int]:
+        return self._connections.get().run_alone(schema.migrate(self._settings.schema))
+
+    def examine(self) -> Sequence[Finding]:
+        return self._connections.get().with_link(lambda run: list(examine(self._settings, run)))
+
+    def close(self) -> None:
+        connections = self._connections.take()
+        if connections is not None:
+            connections.close()
+
+    def _call(self, call: Effect[T]) -> T:
+        reply: T = self._run(self._scripts.answer([call], self._now_ms()))[0]
+        if (key := changed_key(call, reply)) is not None:
+            self._watch.get().waiters.wake(key)
+        return reply
+
+    def _run(self, script: Script[T]) -> T:
+        return self._connections.get().run(script)
+
+    def _now_ms(self) -> int | None:
+        return None if self._clock is None else self._clock()

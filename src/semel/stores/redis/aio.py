@@ -1,0 +1,123 @@
+"""The async face: calls of one kind that wait together are one script, and one connection is all that a kind needs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from redis.asyncio import ConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from semel.core.effects import Effect, Plan
+from semel.core.records import Key
+from semel.drive import adrive
+from semel.errors import StoreUnavailable
+from semel.store import Clock, Counts, Filter, Page
+from semel.stores.coalesced import CoalescedFace
+from semel.stores.local import AsyncOnce, PerLoop
+from semel.stores.redis.check import check
+from semel.stores.redis.commands import Command
+from semel.stores.redis.connect import Settings, failures
+from semel.stores.redis.layout import frame, name_of
+from semel.stores.redis.scripts import Scripts
+from semel.stores.redis.watch import POLL_S, AsyncListener
+from semel.stores.waiters import AsyncWaiters, changed_key
+
+T = TypeVar("T")
+
+
+class AsyncLink:
+    """The connections of one event loop, and what it knows about the server."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        # The driver's own time-out costs a task for each command and, before Python 3.12, can swallow a cancellation.
+        options = settings.driver_options(Retry(NoBackoff(), 0), socket_timeout=None)
+        self._pool = ConnectionPool.from_url(settings.url, **options)
+        self._client: Any = Redis(connection_pool=self._pool)
+        self._free = asyncio.Semaphore(settings.pool_max)
+        self._checked = AsyncOnce()
+        self.waiters = AsyncWaiters()
+        self.listener = AsyncListener(self._pool, self.waiters)
+
+    async def run(self, plan: Plan[T]) -> T:
+        if not self._checked.done:
+            await self._checked.do(lambda: adrive(check(self._settings.shown, self._settings.accepted), self._perform))
+        return await adrive(plan, self._perform)
+
+    async def close(self) -> None:
+        await self.listener.close()
+        await self._pool.disconnect()
+
+    async def _perform(self, effect: Effect[Any]) -> Any:
+        assert isinstance(effect, Command)
+        with failures(self._settings):
+            async with asyncio.timeout(self._settings.timeout_s), self._free:
+                return await self._client.execute_command(*effect.words)
+
+
+class AsyncRedisStore(CoalescedFace):
+    """Redis or Valkey, for tasks. Connects on first use, in each process and event loop that uses it."""
+
+    def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
+        super().__init__()
+        self._scripts = Scripts(settings.prefix)
+        self._clock = clock
+        self._link = PerLoop(lambda: AsyncLink(settings))
+        self._purged_to = 0
+
+    async def _send(self, calls: Sequence[Any]) -> Sequence[Any]:
+        link = self._link.get()
+        replies = await link.run(self._scripts.answer(calls, self._now()))
+        for call, reply in zip(calls, replies, strict=True):
+            if (key := changed_key(call, reply)) is not None:
+                link.waiters.wake(key)
+        return replies
+
+    async def wait(self, key: Key, *, owner: str, timeout_ms: int) -> bool:
+        """Sleep until `owner` no longer holds `key`. Wakes early when the store is away: the next claim says so."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_ms / 1000
+        link = self._link.get()
+        name = name_of(self._scripts.prefix, frame(key))
+        with link.waiters.registered(key) as changed:
+            async with link.listener.following(name, key):
+                while await self._held(key, owner):
+                    left_s = deadline - loop.time()
+                    if left_s <= 0:
+                        return False
+                    timer = loop.call_later(min(left_s, POLL_S), changed.set)
+                    await changed.wait()
+                    timer.cancel()
+                    changed.clear()
+                return True
+
+    async def _held(self, key: Key, owner: str) -> bool:
+        try:
+            record = await self.get(key)
+        except StoreUnavailable:
+            return False
+        return record is not None and record.in_progress() and record.owner == owner
+
+    async def scan(self, filter: Filter = Filter(), *, cursor: str | None = None, limit: int = 100) -> Page:
+        """Each record once; again only if the keyspace was resized between two pages (SCAN says "at least once")."""
+        return await self._link.get().run(self._scripts.scan(filter, cursor, limit, self._now()))
+
+    async def counts(self) -> Counts:
+        """Walks through the whole keyspace in short steps: for an operator, not for every request."""
+        return await self._link.get().run(self._scripts.counts(self._now()))
+
+    async def purge(self, *, limit: int) -> int:
+        """Goes on where the last call ended, at most once around. Redis collects by itself an hour later."""
+        gone, self._purged_to = await self._link.get().run(self._scripts.purge(limit, self._now(), self._purged_to))
+        return gone
+
+    async def close(self) -> None:
+        await self._drain()
+        if link := self._link.take():
+            await link.close()
+
+    def _now(self) -> int | None:
+        return None if self._clock is None else self._clock()

@@ -1,0 +1,134 @@
+"""The sync face: threads share a pool, each call is one script."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from semel.core.effects import Effect, Plan
+from semel.core.records import Key
+from semel.drive import drive
+from semel.errors import StoreUnavailable
+from semel.store import Clock, Counts, Filter, Finding, Page
+from semel.stores.faces import Face
+from semel.stores.local import Once, PerProcess
+from semel.stores.redis.check import check
+from semel.stores.redis.commands import Command
+from semel.stores.redis.connect import Settings, failures
+from semel.stores.redis.examine import examine
+from semel.stores.redis.layout import frame, name_of
+from semel.stores.redis.scripts import Scripts
+from semel.stores.redis.watch import POLL_S, Listener
+from semel.stores.waiters import Waiters, changed_key
+
+T = TypeVar("T")
+
+
+class Link:
+    """The connections of one process, and what it knows about the server."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        options = settings.driver_options(Retry(NoBackoff(), 0), socket_timeout=settings.timeout_s)
+        self._pool = redis.ConnectionPool.from_url(settings.url, **options)
+        self._client: Any = redis.Redis(connection_pool=self._pool)
+        self._free = threading.BoundedSemaphore(settings.pool_max)
+        self._checked = Once()
+        self.waiters = Waiters()
+        self.listener = Listener(self._pool, self.waiters)
+
+    def run(self, plan: Plan[T]) -> T:
+        if not self._checked.done:
+            self._checked.do(lambda: drive(check(self._settings.shown, self._settings.accepted), self._perform))
+        return drive(plan, self._perform)
+
+    def examine(self) -> list[Finding]:
+        """Without the check, which would refuse what is to be shown."""
+        return list(examine(self._settings, self._perform))
+
+    def close(self) -> None:
+        self.listener.close()
+        self._pool.disconnect()
+
+    def _perform(self, effect: Effect[Any]) -> Any:
+        assert isinstance(effect, Command)
+        if not self._free.acquire(timeout=self._settings.timeout_s):
+            raise self._settings.busy()
+        try:
+            with failures(self._settings):
+                return self._client.execute_command(*effect.words)
+        finally:
+            self._free.release()
+
+
+class RedisStore(Face):
+    """Redis or Valkey, for threads. Connects on first use, in each process that uses it."""
+
+    def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
+        self._scripts = Scripts(settings.prefix)
+        self._clock = clock
+        self._link = PerProcess(lambda: Link(settings))
+        self._purged_to = 0
+
+    def _call(self, call: Effect[T]) -> T:
+        link = self._link.get()
+        reply: T = _reply(link.run(self._scripts.answer([call], self._now()))[0])
+        if (key := changed_key(call, reply)) is not None:
+            link.waiters.wake(key)
+        return reply
+
+    def wait(self, key: Key, *, owner: str, timeout_ms: int) -> bool:
+        """Sleep until `owner` no longer holds `key`. Wakes early when the store is away: the next claim says so."""
+        deadline = time.monotonic() + timeout_ms / 1000
+        link = self._link.get()
+        name = name_of(self._scripts.prefix, frame(key))
+        with link.waiters.registered(key) as changed, link.listener.following(name, key):
+            while self._held(key, owner):
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    return False
+                changed.wait(min(left_s, POLL_S))
+                changed.clear()
+            return True
+
+    def _held(self, key: Key, owner: str) -> bool:
+        try:
+            record = self.get(key)
+        except StoreUnavailable:
+            return False
+        return record is not None and record.in_progress() and record.owner == owner
+
+    def scan(self, filter: Filter = Filter(), *, cursor: str | None = None, limit: int = 100) -> Page:
+        """Each record once; again only if the keyspace was resized between two pages (SCAN says "at least once")."""
+        return self._link.get().run(self._scripts.scan(filter, cursor, limit, self._now()))
+
+    def counts(self) -> Counts:
+        """Walks through the whole keyspace in short steps: for an operator, not for every request."""
+        return self._link.get().run(self._scripts.counts(self._now()))
+
+    def purge(self, *, limit: int) -> int:
+        """Goes on where the last call ended, at most once around. Redis collects by itself an hour later."""
+        gone, self._purged_to = self._link.get().run(self._scripts.purge(limit, self._now(), self._purged_to))
+        return gone
+
+    def examine(self) -> Sequence[Finding]:
+        return self._link.get().examine()
+
+    def close(self) -> None:
+        if link := self._link.take():
+            link.close()
+
+    def _now(self) -> int | None:
+        return None if self._clock is None else self._clock()
+
+
+def _reply(reply: Any) -> Any:
+    if isinstance(reply, Exception):
+        raise reply
+    return reply

@@ -1,0 +1,70 @@
+"""The row that is a record, the same in every SQL store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from semel.core.records import Key, Record, Result, State
+from semel.errors import RecordUnreadable
+
+COLUMNS = (
+    "tenant",
+    "scope",
+    "name",
+    "fingerprint",
+    "state",
+    "owner",
+    "attempt",
+    "created_ms",
+    "lease_until_ms",
+    "expires_ms",
+    "completed_ms",
+    "format",
+    "payload",
+    "refuse_ms",
+)
+IN_PROGRESS, SUCCEEDED, FAILED = 0, 1, 2
+CODES = {State.IN_PROGRESS: IN_PROGRESS, State.SUCCEEDED: SUCCEEDED, State.FAILED: FAILED}
+STATES = {code: state for state, code in CODES.items()}
+
+
+def to_record(row: tuple[Any, ...]) -> Record:
+    """Read a row of `COLUMNS`.
+
+    What does not make sense was written by a version that knows more, and is refused, not ignored.
+    """
+    (
+        tenant,
+        scope,
+        name,
+        fingerprint,
+        code,
+        owner,
+        attempt,
+        created,
+        lease_until,
+        expires,
+        completed,
+        format,
+        payload,
+        refuse,
+    ) = row
+    try:
+        key, state = Key(tenant, scope, name), STATES[code]
+        # Finished without a format: a tombstone, whose result was purged.
+        result = None
+        if state is not State.IN_PROGRESS and format is not None:
+            result = Result(format, _bytes(payload), ok=state is State.SUCCEEDED)
+    except (KeyError, TypeError, ValueError) as error:
+        raise RecordUnreadable(
+            f"the record of {tenant!r}, {scope!r}, {name!r} (state {code!r}, format {format!r}) was not written by a "
+            f"version that this one knows: upgrade semel ({error})"
+        ) from None
+    return Record(key, fingerprint, state, owner, attempt, created, lease_until, expires, completed, result, refuse)
+
+
+def _bytes(payload: Any) -> bytes:
+    """A damaged row may hold a number, of which `bytes` would make as many zeros."""
+    if not isinstance(payload, bytes | bytearray | memoryview):
+        raise TypeError(f"payload is {type(payload).__name__}, not bytes")
+    return bytes(payload)

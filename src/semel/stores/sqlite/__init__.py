@@ -1,0 +1,30 @@
+"""The SQLite store, the embedded default: one file, no server, several threads and processes.
+
+`sqlite:///relative.db` or `sqlite:////absolute.db`, with the options
+
+- `synchronous=normal` (default): what was acknowledged survives the death of the process, `kill -9` included. A power
+  cut or a crash of the operating system may undo the last transactions, and the keys in them would then run again.
+- `synchronous=full`: it survives the power cut too, for one `fsync` per group of writes.
+- `busy_timeout_ms` (5000): how long to wait for another process that is writing before the store counts as unavailable.
+
+The file must be on a local disk: SQLite's WAL mode does not work across machines. The clock is the machine's.
+"""
+
+from __future__ import annotations
+
+from semel.clock import wall_ms
+from semel.store import Clock
+from semel.stores.sqlite.aio import AsyncSqliteStore
+from semel.stores.sqlite.settings import Settings
+from semel.stores.sqlite.store import SqliteStore
+from semel.stores.url import StoreUrl
+
+__all__ = ["AsyncSqliteStore", "Settings", "SqliteStore", "open_async_store", "open_store"]
+
+
+def open_store(url: StoreUrl, clock: Clock | None) -> SqliteStore:
+    return SqliteStore(Settings.of(url), clock=clock or wall_ms)
+
+
+def open_async_store(url: StoreUrl, clock: Clock | None) -> AsyncSqliteStore:
+    return AsyncSqliteStore(Settings.of(url), clock=clock or wall_ms)

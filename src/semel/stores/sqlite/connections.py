@@ -1,0 +1,128 @@
+"""The open connections of one process, lent out one user at a time, and closed before every fork.
+
+SQLite must not see a fork. It remembers in memory which locks the process has, and the child inherits the memory but
+not the locks: a new connection in the child looks protected and is not. When the parent then closes its own, it takes
+the write-ahead log away from under the child, and what the child was told is stored is lost. So nothing is open while
+a process forks, and both sides open again when they need to.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+from weakref import WeakSet
+
+from semel.stores.sqlite.connect import check_version, create, creating, open_connection, set_up, store_errors
+from semel.stores.sqlite.settings import Settings
+
+Purpose = Literal["read", "write", "watch"]
+IDLE_MAX = 8
+"""How many connections stay open per purpose; more are opened when more threads read at once, and closed after use."""
+FORK_WAIT_S = 10.0
+"""How long a fork waits for calls under way: the bound is for a signal handler that forks in the middle of one."""
+
+
+class Connections:
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._changed = threading.Condition()
+        self._idle: dict[Purpose, list[sqlite3.Connection]] = {"read": [], "write": [], "watch": []}
+        self._lent = 0
+        self._frozen = False
+        self._closed = False
+        with _registry:
+            _all.add(self)
+
+    def prepare(self) -> list[int]:
+        """Make sure that the file is there and up to date; says which migrations were applied."""
+        check_version()
+        create(self.settings.path)
+        with self.lend("write") as connection:
+            return set_up(connection, self.settings)
+
+    @contextmanager
+    def lend(self, purpose: Purpose) -> Iterator[sqlite3.Connection]:
+        """Lend a connection, and turn its errors into ours. After any failure it is closed, which rolls back."""
+        connection = self._take(purpose)
+        whole = False
+        try:
+            with store_errors(self.settings):
+                connection = connection or open_connection(self.settings, patient=purpose != "write")
+                yield connection
+                whole = True
+        finally:
+            self._give_back(purpose, connection, whole)
+
+    def freeze(self) -> None:
+        """Close everything, and lend nothing until `thaw`."""
+        with self._changed:
+            self._frozen = True
+            self._changed.wait_for(lambda: not self._lent, FORK_WAIT_S)
+            self._close_idle()
+
+    def thaw(self) -> None:
+        with self._changed:
+            self._frozen = False
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._close_idle()
+
+    def _take(self, purpose: Purpose) -> sqlite3.Connection | None:
+        with self._changed:
+            while self._frozen:
+                self._changed.wait()
+            self._lent += 1
+            idle = self._idle[purpose]
+            return idle.pop() if idle else None
+
+    def _give_back(self, purpose: Purpose, connection: sqlite3.Connection | None, whole: bool) -> None:
+        with self._changed:
+            idle = self._idle[purpose]
+            if connection is not None:
+                if whole and not self._closed and len(idle) < IDLE_MAX:
+                    idle.append(connection)
+                else:
+                    connection.close()
+            self._lent -= 1
+            if self._frozen:
+                self._changed.notify_all()
+
+    def _close_idle(self) -> None:
+        for idle in self._idle.values():
+            while idle:
+                idle.pop().close()
+
+
+_registry = threading.Lock()
+_all: WeakSet[Connections] = WeakSet()
+
+
+def _before_fork() -> None:
+    _registry.acquire()  # held across the fork: nothing may be opened meanwhile
+    creating.acquire()
+    for connections in _all:
+        connections.freeze()
+
+
+def _after_fork_in_parent() -> None:
+    for connections in _all:
+        connections.thaw()
+    creating.release()
+    _registry.release()
+
+
+def _after_fork_in_child() -> None:
+    _all.clear()  # their locks may be held by threads that do not exist here; `PerProcess` makes new ones
+    creating.release()
+    _registry.release()
+
+
+if hasattr(os, "register_at_fork"):  # not where processes cannot fork
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

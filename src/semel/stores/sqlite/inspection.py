@@ -1,0 +1,59 @@
+"""What operators ask: records by filter, page by page, and how many there are."""
+
+from __future__ import annotations
+
+from semel.core.effects import do
+from semel.store import Counts, Filter, Page
+from semel.stores.cursor import key_after, page
+from semel.stores.sql.rows import FAILED, SUCCEEDED, to_record
+from semel.stores.sql.statements import Script, Statement
+from semel.stores.sqlite.scripts import FINISHED_PAST_RETENTION, LAPSED_PAST_RETENTION, PAST_RETENTION, SELECT
+
+IN_PROGRESS = f"{SELECT} INDEXED BY semel_in_progress WHERE state = 0"  # few among many, so they are sorted when found
+SCANS = {
+    None: f"{SELECT} WHERE true",
+    "in_progress": f"{IN_PROGRESS} AND lease_until_ms > :now",
+    "unknown": f"{IN_PROGRESS} AND lease_until_ms <= :now",
+    "succeeded": f"{SELECT} WHERE state = {SUCCEEDED}",
+    "failed": f"{SELECT} WHERE state = {FAILED}",
+}
+# Each count reads one of the two partial indexes and never a record.
+COUNT_IN_PROGRESS = f"""SELECT count(*), coalesce(sum(lease_until_ms <= :now), 0)
+    FROM semel_records INDEXED BY semel_in_progress WHERE state = 0 AND NOT {LAPSED_PAST_RETENTION}"""
+COUNT_FINISHED = f"""SELECT state, count(*) FROM semel_records INDEXED BY semel_finished
+    WHERE state <> 0 AND NOT {FINISHED_PAST_RETENTION} GROUP BY state"""
+
+
+def scan(filter: Filter, cursor: str | None, limit: int, now_ms: int) -> Script[Page]:
+    if limit < 1:
+        raise ValueError(f"limit must be at least 1, not {limit}")
+    after = key_after(cursor)
+    sql = f"{SCANS[filter.state]} AND NOT {PAST_RETENTION} AND created_ms <= :created"
+    if filter.tenant is not None:
+        sql += " AND tenant = :tenant"
+    if filter.scope is not None:
+        sql += " AND scope = :scope"
+    if filter.name_prefix:
+        sql += " AND substr(name, 1, :prefix_size) = :prefix"
+    if after is not None:
+        sql += " AND (tenant, scope, name) > (:after_tenant, :after_scope, :after_name)"
+    given = {
+        "now": now_ms,
+        "created": now_ms - filter.older_than_ms,
+        "tenant": filter.tenant,
+        "scope": filter.scope,
+        "prefix": filter.name_prefix,
+        "prefix_size": len(filter.name_prefix),
+        "after_tenant": after and after.tenant,
+        "after_scope": after and after.scope,
+        "after_name": after and after.name,
+        "limit": limit + 1,
+    }
+    rows = yield from do(Statement(f"{sql} ORDER BY tenant, scope, name LIMIT :limit", given))
+    return page([to_record(row) for row in rows], limit)
+
+
+def counts(now_ms: int) -> Script[Counts]:
+    [(in_progress, unknown)] = yield from do(Statement(COUNT_IN_PROGRESS, {"now": now_ms}))
+    finished = dict[int, int]((yield from do(Statement(COUNT_FINISHED, {"now": now_ms}))))
+    return Counts(in_progress - unknown, unknown, finished.get(SUCCEEDED, 0), finished.get(FAILED, 0))

@@ -1,0 +1,42 @@
+"""The schema of the file. The file is ours, so it is brought up to date on first use."""
+
+from __future__ import annotations
+
+from semel.core.effects import do
+from semel.store import Migration
+from semel.stores.sql.statements import Script, Statement
+
+SQLITE_MIN = (3, 35, 0)
+"""The first with RETURNING (March 2021)."""
+
+RECORDS = """CREATE TABLE semel_records (
+    tenant TEXT NOT NULL,
+    scope TEXT NOT NULL,
+    name TEXT NOT NULL,
+    fingerprint TEXT NOT NULL,
+    state INTEGER NOT NULL,
+    owner TEXT NOT NULL,
+    attempt INTEGER NOT NULL,
+    created_ms INTEGER NOT NULL,
+    lease_until_ms INTEGER NOT NULL,
+    expires_ms INTEGER NOT NULL,
+    completed_ms INTEGER,
+    format TEXT,
+    payload BLOB,
+    refuse_ms INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (tenant, scope, name)
+)"""
+
+# Two partial indexes instead of one on the expiry: a record is in one of them, and each answers its counts alone.
+IN_PROGRESS = "CREATE INDEX semel_in_progress ON semel_records (lease_until_ms, expires_ms, state) WHERE state = 0"
+FINISHED = "CREATE INDEX semel_finished ON semel_records (expires_ms, refuse_ms, state) WHERE state <> 0"
+
+MIGRATIONS = (Migration(1, "records", (RECORDS, IN_PROGRESS, FINISHED)),)
+
+
+def is_behind() -> Script[bool]:
+    """Ask without the write lock: all but the first process find nothing to do."""
+    if not (yield from do(Statement("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'semel_schema'"))):
+        return True
+    [(number,)] = yield from do(Statement("SELECT coalesce(max(number), 0) FROM semel_schema"))
+    return bool(number < MIGRATIONS[-1].number)

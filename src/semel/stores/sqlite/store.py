@@ -1,0 +1,84 @@
+"""The sync face: for the threads of any number of processes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TypeVar
+
+from semel.clock import wall_ms
+from semel.core.effects import Effect, Read
+from semel.core.records import Key, Record
+from semel.errors import StoreError
+from semel.store import Clock, Counts, Filter, Finding, Migration, Page
+from semel.stores.faces import Face
+from semel.stores.local import PerProcess
+from semel.stores.sql.migrations import printable
+from semel.stores.sqlite.database import Database, migrate
+from semel.stores.sqlite.examine import examine
+from semel.stores.sqlite.schema import MIGRATIONS
+from semel.stores.sqlite.scripts import Purge, look_first
+from semel.stores.sqlite.settings import Settings
+from semel.stores.sqlite.writer import told
+
+T = TypeVar("T")
+PURGE_AT_ONCE = 500
+"""A purge is cut into transactions of this size, with room for others between them."""
+
+
+class SqliteStore(Face):
+    def __init__(self, settings: Settings | str, *, clock: Clock = wall_ms) -> None:
+        self._settings = Settings(settings) if isinstance(settings, str) else settings
+        self._database = PerProcess(lambda: Database(self._settings, clock))
+
+    def _call(self, call: Effect[T]) -> T:
+        database = self._database.get()
+        if type(call) is Read:
+            reply: T = told(database.read([call])[0])
+            return reply
+        if (look := look_first(call)) is not None and (found := told(database.read([look])[0])) is not None:
+            replayed: T = found
+            return replayed
+        return database.writer.call(call)
+
+    def wait(self, key: Key, *, owner: str, timeout_ms: int) -> bool:
+        changed = threading.Event()
+        try:
+            with self._database.get().watch.watching(key, owner, changed.set):
+                return not held(self.get(key), owner) or changed.wait(timeout_ms / 1000)
+        except StoreError:
+            return True  # awake early: the next question is answered with this error
+
+    def purge(self, *, limit: int) -> int:
+        gone = 0
+        while gone < limit:
+            size = min(limit - gone, PURGE_AT_ONCE)
+            found = self._call(Purge(size))
+            gone += found
+            if found < size:
+                break
+        return gone
+
+    def scan(self, filter: Filter = Filter(), *, cursor: str | None = None, limit: int = 100) -> Page:
+        return self._database.get().scan(filter, cursor, limit)
+
+    def counts(self) -> Counts:
+        return self._database.get().counts()
+
+    def migrations(self) -> Sequence[Migration]:
+        return printable(MIGRATIONS)
+
+    def migrate(self) -> Sequence[int]:
+        return migrate(self._settings)
+
+    def examine(self) -> Sequence[Finding]:
+        return list(examine(self._settings))
+
+    def close(self) -> None:
+        database = self._database.take()
+        if database is not None:
+            database.close()
+
+
+def held(record: Record | None, owner: str) -> bool:
+    return record is not None and record.in_progress() and record.owner == owner

@@ -1,0 +1,89 @@
+"""Those in this process who wait for a key: its own commits wake them at once, those of others within `POLL_S`."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from semel.core.records import Key
+from semel.errors import StoreError
+from semel.stores.sqlite.connections import Connections
+from semel.stores.sqlite.scripts import HOLDS
+
+POLL_S = 0.01
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Waiter:
+    key: Key
+    owner: str
+    wake: Callable[[], None]
+    """Called from any thread, and perhaps more than once."""
+
+
+class Watch:
+    """One thread that asks for SQLite's data version, which costs microseconds, while somebody waits."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._lock = threading.Lock()
+        self._waiters: dict[Key, set[Waiter]] = {}
+        self._thread: threading.Thread | None = None
+
+    @contextmanager
+    def watching(self, key: Key, owner: str, wake: Callable[[], None]) -> Iterator[None]:
+        """Call `wake` when `owner` may no longer hold `key`. Enter first, then look at the record, then sleep."""
+        waiter = Waiter(key, owner, wake)
+        with self._lock:
+            self._waiters.setdefault(key, set()).add(waiter)
+            if self._thread is None:
+                thread = threading.Thread(target=self._poll, name="semel-sqlite-watch", daemon=True)
+                thread.start()  # first: without a thread the next one must try again
+                self._thread = thread
+        try:
+            yield
+        finally:
+            with self._lock:
+                waiters = self._waiters[key]
+                waiters.discard(waiter)
+                if not waiters:
+                    del self._waiters[key]
+
+    def wake(self, key: Key) -> None:
+        if self._waiters:
+            with self._lock:
+                for waiter in self._waiters.get(key, ()):
+                    waiter.wake()
+
+    def wake_all(self) -> None:
+        for key in list(self._waiters):
+            self.wake(key)
+
+    def _poll(self) -> None:
+        seen: tuple[sqlite3.Connection, int] | None = None
+        while True:
+            with self._lock:
+                if not self._waiters:
+                    self._thread = None
+                    return
+            try:
+                seen = self._look(seen)
+            except StoreError:
+                self.wake_all()  # they ask the store themselves then, and get its error
+            time.sleep(POLL_S)
+
+    def _look(self, seen: tuple[sqlite3.Connection, int] | None) -> tuple[sqlite3.Connection, int]:
+        with self._connections.lend("watch") as connection:
+            [version] = connection.execute("PRAGMA data_version").fetchone()
+            if seen != (connection, version):
+                with self._lock:
+                    held = {(waiter.key, waiter.owner) for waiters in self._waiters.values() for waiter in waiters}
+                for key, owner in held:
+                    given = {"tenant": key.tenant, "scope": key.scope, "name": key.name, "owner": owner}
+                    if connection.execute(HOLDS, given).fetchone() is None:
+                        self.wake(key)
+            return connection, version

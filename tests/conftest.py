@@ -1,0 +1,98 @@
+"""Servers for the tests: one of each per worker, started when first asked for.
+
+`SEMEL_TEST_POSTGRES_URL`, `SEMEL_TEST_REDIS_URL` and `SEMEL_TEST_PGBOUNCER_URL` name servers to use instead. A missing
+server skips its tests, and a section at the end of the run says so; where `CI` is set it fails them.
+"""
+
+import os
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from servers.needing import MISSING, needed
+from servers.pgbouncer import Bouncer, PgBouncer
+from servers.postgres import Postgres, PostgresServer, database_of
+from servers.redis import Redis, RedisServer
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Postgres]:
+    if url := existing("postgres"):
+        yield Postgres(url)
+    else:
+        with needed("postgres", PostgresServer) as server:
+            yield server
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[Redis]:
+    if url := existing("redis"):
+        yield Redis(url)
+    else:
+        with needed("redis", RedisServer) as server:
+            yield server
+
+
+@pytest.fixture(scope="session")
+def pgbouncer(postgres_server: Postgres) -> Iterator[Bouncer]:
+    if url := existing("pgbouncer"):
+        yield Bouncer(url)
+    else:
+        with needed("pgbouncer", lambda: PgBouncer(postgres_server)) as server:
+            yield server
+
+
+@pytest.fixture(scope="module")
+def postgres_url(postgres_server: Postgres) -> Iterator[str]:
+    """A fresh database for each module."""
+    url = postgres_server.create_database(f"semel_{uuid.uuid4().hex[:12]}")
+    yield url
+    postgres_server.drop_database(database_of(url))
+
+
+@pytest.fixture(scope="module")
+def pgbouncer_url(pgbouncer: Bouncer, postgres_url: str) -> str:
+    """The same database, through PgBouncer in transaction mode."""
+    return pgbouncer.url_for(postgres_url)
+
+
+@pytest.fixture(scope="module")
+def redis_url(redis_server: Redis, worker_number: int) -> Iterator[str]:
+    """An empty database for each module."""
+    with redis_server.empty_database(worker_number) as url:
+        yield url
+
+
+@pytest.fixture
+def private_postgres() -> Iterator[PostgresServer]:
+    """A server for one test, which may kill, pause and restart it."""
+    with needed("postgres", PostgresServer) as server:
+        yield server
+
+
+@pytest.fixture
+def private_redis() -> Iterator[RedisServer]:
+    """A server for one test, which may kill, pause and restart it."""
+    with needed("redis", RedisServer) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def worker_number() -> int:
+    return int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+
+
+def existing(name: str) -> str | None:
+    return os.environ.get(f"SEMEL_TEST_{name.upper()}_URL")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reasons = (report.longrepr[2] for report in terminalreporter.getreports("skipped"))
+    missing = Counter(reason.partition(MISSING)[2] for reason in reasons if MISSING in reason)
+    if missing:
+        terminalreporter.section("NOT TESTED: servers were missing", sep="!", red=True, bold=True)
+        for reason, count in missing.items():
+            terminalreporter.line(f"{reason}; tests not run: {count}")
+        terminalreporter.line("`make test` installs what it can; SEMEL_TEST_<SERVER>_URL names a server elsewhere.")

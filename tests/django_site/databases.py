@@ -1,0 +1,51 @@
+"""Databases that a test gives Django, under aliases of their own: threads that outlive a test keep connections."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+from django.db import connections
+
+Database = dict[str, object]
+
+
+def sqlite_at(path: Path) -> Database:
+    """The file is there already: SQLite waits for nobody when several turn a new one to WAL at once."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
+    options = {"timeout": 20}
+    return {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path), "OPTIONS": options}
+
+
+def postgres_at(postgres_url: str) -> Database:
+    url = urlsplit(postgres_url)
+    place = {"NAME": url.path[1:], "USER": url.username, "HOST": url.hostname, "PORT": url.port}
+    return {"ENGINE": "django.db.backends.postgresql", **place}
+
+
+def new_alias() -> str:
+    return f"records-{uuid4().hex}"
+
+
+def add(alias: str, database: Database) -> None:
+    if alias not in connections.settings:
+        connections.settings[alias] = connections.configure_settings({"default": database})["default"]
+
+
+def remove(alias: str) -> None:
+    if alias in connections.settings:
+        connections[alias].close()
+        del connections.settings[alias]
+
+
+@contextmanager
+def added(database: Database) -> Iterator[str]:
+    alias = new_alias()
+    add(alias, database)
+    try:
+        yield alias
+    finally:
+        remove(alias)

@@ -1,0 +1,52 @@
+"""Redis (or Valkey): a server of our own, or one that is there already."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import redis
+
+from servers import binaries
+from servers.process import Server
+
+DURABLE = ("--appendonly", "yes", "--save", "", "--maxmemory-policy", "noeviction")
+
+
+class Redis:
+    """A running Redis, known by its URL."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    @contextmanager
+    def empty_database(self, offset: int = 0) -> Iterator[str]:
+        """The URL's database, or one further on. It must be empty before (it may be somebody's) and is so after."""
+        parts = urlsplit(self.url)
+        number = int(parts.path.removeprefix("/") or 0) + offset
+        url = urlunsplit(parts._replace(path=f"/{number}"))
+        with redis.Redis.from_url(url) as client:
+            assert client.dbsize() == 0, f"{url} is not empty: refusing to use it for tests"
+            yield url
+            client.flushdb()
+
+
+class RedisServer(Server, Redis):
+    """Keeps what it acknowledged, unless `arguments` (as on its command line) say otherwise: the last one counts."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._program = binaries.require("redis")
+        self._arguments = arguments
+        Server.__init__(self)
+        Redis.__init__(self, f"redis://127.0.0.1:{self.port}/0")
+
+    def prepare(self) -> None:
+        pass
+
+    def command(self) -> Sequence[str | Path]:
+        place = ("--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self.folder))
+        return [self._program, *place, *DURABLE, *self._arguments]
+
+    def probe(self) -> None:
+        with redis.Redis.from_url(self.url, socket_timeout=2) as client:
+            client.ping()
