@@ -1,0 +1,145 @@
+"""Inspectable: what operators see. Every record that matches is shown exactly once, however small the pages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from semel.core.records import Key, Record
+from semel.store import Counts, Filter, Inspectable, StateFilter, Store
+from semel.testing.calls import LEASE_MS, PURGE_ALL, REFUSAL, RETENTION_MS, claim, complete, granted
+from semel.testing.clock import ManualClock
+from semel.testing.handles import Handles
+from semel.testing.parity import pages
+
+STATES: tuple[StateFilter, ...] = ("unknown", "in_progress", "succeeded", "failed")
+
+
+class Inspecting(Handles):
+    @pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
+    def test_every_record_is_shown_once_whatever_the_page(self, store: Store, key: Key, limit: int) -> None:
+        inspect = inspecting(store)
+        names = [f"{number}" for number in range(7)] + ["é", "É", "z%", "{z}", "\U0010ffff"]
+        scopes = ("", "a", "a\nb", "B")
+        for number, name in enumerate(names):
+            granted(claim(store, Key(key.tenant, scopes[number % 4], name), "a"))
+        expected = {Key(key.tenant, scopes[number % 4], name) for number, name in enumerate(names)}
+        found = pages(inspect, Filter(tenant=key.tenant), limit=limit)
+        assert len(found) == len(expected)
+        assert {record.key for record in found} == expected
+
+    def test_what_is_shown_is_the_record(self, store: Store, key: Key) -> None:
+        inspect = inspecting(store)
+        assert complete(store, granted(claim(store, key, "a")), REFUSAL)
+        assert inspect.scan(Filter(tenant=key.tenant)).records == (store.get(key),)
+
+    @pytest.mark.parametrize("state", STATES)
+    def test_records_by_state(self, store: Store, clock: ManualClock, key: Key, state: StateFilter) -> None:
+        inspect = inspecting(store)
+        self.one_in_each_state(store, clock, key)
+        assert names(inspect, Filter(state, key.tenant)) == [state]
+        clock.advance(LEASE_MS - 1)
+        assert names(inspect, Filter(state, key.tenant)) == [state]
+        clock.advance(1)  # the live one lapses
+        both = ["in_progress", "unknown"]
+        assert names(inspect, Filter(state, key.tenant)) == {"unknown": both, "in_progress": []}.get(state, [state])
+
+    def test_records_by_tenant_scope_and_prefix(self, store: Store, key: Key) -> None:
+        inspect = inspecting(store)
+        other = replace(key, tenant=f"{key.tenant}-other")
+        for each in (
+            key,
+            other,
+            replace(key, scope="GET /"),
+            replace(key, name="a%b"),
+            replace(key, name="a_c"),
+            replace(key, name="A"),
+        ):
+            granted(claim(store, each, "a"))
+        assert names(inspect, Filter(tenant=other.tenant)) == ["key"]
+        assert names(inspect, Filter(tenant=key.tenant, scope="GET /")) == ["key"]
+        assert names(inspect, Filter(tenant=key.tenant, scope=key.scope)) == ["A", "a%b", "a_c", "key"]
+        for prefix, found in {
+            "a": ["a%b", "a_c"],
+            "a%": ["a%b"],
+            "a_": ["a_c"],
+            "A": ["A"],
+            "*": [],
+            "k": ["key", "key"],
+        }.items():
+            assert names(inspect, Filter(tenant=key.tenant, name_prefix=prefix)) == found, prefix
+
+    def test_records_by_age(self, store: Store, clock: ManualClock, key: Key) -> None:
+        inspect = inspecting(store)
+        granted(claim(store, key, "a"))
+        clock.advance(9)
+        assert names(inspect, Filter(tenant=key.tenant, older_than_ms=10)) == []
+        clock.advance(1)
+        assert names(inspect, Filter(tenant=key.tenant, older_than_ms=10)) == ["key"]
+
+    def test_records_past_retention_are_neither_shown_nor_counted(
+        self, store: Store, clock: ManualClock, key: Key
+    ) -> None:
+        inspect = inspecting(store)
+        self.one_in_each_state(store, clock, key)
+        clock.advance(RETENTION_MS)
+        assert pages(inspect, Filter(tenant=key.tenant), limit=10) == []
+        counts = inspect.counts()
+        assert (counts.in_progress, counts.unknown) == (0, 0)
+        if counts.exact:
+            assert as_numbers(counts) == (0, 0, 0, 0)
+
+    def test_a_live_lease_past_its_retention_is_shown_and_counted(
+        self, store: Store, clock: ManualClock, key: Key
+    ) -> None:
+        inspect = inspecting(store)
+        store.purge(limit=PURGE_ALL)
+        granted(claim(store, key, "a", retention_ms=1))
+        clock.advance(LEASE_MS - 1)
+        assert names(inspect, Filter("in_progress", key.tenant)) == ["key"]
+        assert inspect.counts().in_progress == 1
+
+    def test_counts_by_state(self, store: Store, clock: ManualClock, key: Key) -> None:
+        inspect = inspecting(store)
+        store.purge(limit=PURGE_ALL)
+        self.one_in_each_state(store, clock, key)
+        granted(claim(store, replace(key, name="another"), "a"))
+        counts = inspect.counts()
+        assert (counts.in_progress, counts.unknown) == (2, 1)
+        clock.advance(LEASE_MS)
+        counts = inspect.counts()
+        assert (counts.in_progress, counts.unknown) == (0, 3)
+        if counts.exact:
+            assert as_numbers(counts) == (0, 3, 1, 1)
+
+    @pytest.mark.parametrize("cursor", ["", "nonsense", "bm9uc2Vuc2U="])
+    def test_a_cursor_of_somebody_else_is_refused(self, store: Store, cursor: str) -> None:
+        with pytest.raises(ValueError, match="cursor"):
+            inspecting(store).scan(cursor=cursor)
+
+    def one_in_each_state(self, store: Store, clock: ManualClock, key: Key) -> None:
+        """Named after what they are."""
+        granted(claim(store, replace(key, name="unknown"), "a"))
+        clock.advance(LEASE_MS)
+        for name in STATES[1:]:
+            lease = granted(claim(store, replace(key, name=name), "a"))
+            if name == "succeeded":
+                assert complete(store, lease)
+            elif name == "failed":
+                assert complete(store, lease, REFUSAL)
+
+
+def inspecting(store: Store) -> Inspectable:
+    if not isinstance(store, Inspectable):
+        pytest.skip("the store cannot be inspected")
+    return store
+
+
+def names(store: Inspectable, chosen: Filter) -> list[str]:
+    found: list[Record] = pages(store, chosen, limit=10)
+    return sorted(record.key.name for record in found)
+
+
+def as_numbers(counts: Counts) -> tuple[int, int, int, int]:
+    return counts.in_progress, counts.unknown, counts.succeeded, counts.failed

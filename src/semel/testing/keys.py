@@ -1,0 +1,139 @@
+"""Keys and results are kept exactly: what looks alike never meets, and what is too large is refused by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from semel.core.records import (
+    DURATION_MS_MAX,
+    FINGERPRINT_MAX,
+    FORMAT_MAX,
+    NAME_MAX,
+    OWNER_MAX,
+    SCOPE_MAX,
+    TENANT_MAX,
+    Key,
+    Result,
+)
+from semel.store import Store
+from semel.testing.calls import LEASE_MS, SAME, claim, complete, granted, held
+from semel.testing.clock import ManualClock
+from semel.testing.handles import Handles
+
+# fmt: off
+NAMES = [
+    "abc", "abc ", " abc", "ABC", "Abc", "abç", "abc\u0327", "ａｂｃ", "abc\n", "abc\t", "abc\\", "abc/", "abc:",
+    "abc\u200b", "*", "a*", "?", "[abc]", "%", "a%", "_", "a_c", "ab_", "{abc}", "{", "}", "{}", "'", '"', "''", "`",
+    ";", "--", "$1", "%s", ":name", "0", "00", "null", "None", "NULL", "ß", "ss", "ı", "i", "I", "İ", "🙂", "\x01",
+    "\x7f", "\ue000", "\U0010ffff",
+]
+COMPOSITES = [
+    ("a", "b/c", "d"), ("a/b", "c", "d"), ("a", "b", "c/d"), ("a:b", "c", "d"), ("a", "b:c", "d"), ("a", "b", "c:d"),
+    ("ab", "c", "d"), ("a", "bc", "d"), ("a", "b", "cd"), ("{a}", "b", "d"), ("a", "{b}", "d"), ("a", "", "b"),
+    ("a", "a", "b"), ("a|b", "c", "d"), ("a", "b|c", "d"), ("a\nb", "c", "d"), ("a", "b\nc", "d"), ("a b", "c", "d"),
+    ("a", "b c", "d"), ('a","b', "c", "d"), ("a", 'b","c', "d"), ("a\x1fb", "c", "d"), ("a", "b\x1fc", "d"),
+    ("A", "b", "d"), ("a", "B", "d"), ("", "a/b/c", "d"), ("", "", "a/b/c/d"), ("", "", "abcd"),
+]
+# fmt: on
+PAYLOADS = {
+    "empty": b"",
+    "zero": b"0",
+    "NUL": b"\0",
+    "null": b"null",
+    "every byte": bytes(range(256)),
+    "not UTF-8": b"\xff\xfe\x80",
+    "blanks": b" \r\n ",
+    "1 MiB": bytes(range(256)) * 4096,
+}
+
+
+class Keys(Handles):
+    def test_names_that_look_alike_never_meet(self, store: Store, key: Key) -> None:
+        self.never_meet(store, [replace(key, name=name) for name in NAMES])
+
+    def test_composites_that_look_alike_never_meet(self, store: Store, key: Key) -> None:
+        self.never_meet(store, [Key(key.tenant + tenant, scope, name) for tenant, scope, name in COMPOSITES])
+
+    def never_meet(self, store: Store, keys: list[Key]) -> None:
+        """Each is claimed by its own owner and answered with its own result, so any two that meet are seen."""
+        leases = [granted(claim(store, key, f"owner {number}")) for number, key in enumerate(keys)]
+        assert [lease.key for lease in leases] == keys
+        for number, lease in enumerate(leases):
+            assert complete(store, lease, Result("number", b"%d" % number))
+        for number, key in enumerate(keys):
+            record = held(store, key)
+            assert (record.key, record.owner, record.result) == (
+                key,
+                f"owner {number}",
+                Result("number", b"%d" % number),
+            )
+
+    def test_tenant_and_scope_may_be_empty(self, store: Store, key: Key) -> None:
+        name = key.tenant  # the only part that is left to keep tests apart
+        self.never_meet(store, [Key("", "", name), Key("", name, name), Key(name, "", name)])
+
+    @pytest.mark.parametrize("letter", ["x", "é"], ids=["one byte", "two bytes"])
+    def test_the_largest_sizes_fit(self, store: Store, clock: ManualClock, key: Key, letter: str) -> None:
+        def largest(size_max: int, start: str = "") -> str:
+            room = size_max - len(start)
+            return start + letter * (room // len(letter.encode())) + "." * (room % len(letter.encode()))
+
+        largest_key = Key(largest(TENANT_MAX, key.tenant), largest(SCOPE_MAX), largest(NAME_MAX))
+        fingerprint, owner = largest(FINGERPRINT_MAX), largest(OWNER_MAX)
+        lease = granted(claim(store, largest_key, owner, fingerprint=fingerprint))
+        assert complete(store, lease, Result(largest(FORMAT_MAX), b""))
+        record = held(store, largest_key)
+        assert (record.key, record.fingerprint, record.owner) == (largest_key, fingerprint, owner)
+        assert record.result == Result(largest(FORMAT_MAX), b"")
+
+    def test_the_longest_durations_fit(self, store: Store, clock: ManualClock, key: Key) -> None:
+        lease = granted(claim(store, key, "a", lease_ms=DURATION_MS_MAX, retention_ms=DURATION_MS_MAX))
+        assert lease.until_ms == held(store, key).expires_ms == clock.now_ms + DURATION_MS_MAX
+        assert store.release(lease)
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("fingerprint", "x" * (FINGERPRINT_MAX + 1)),
+            ("fingerprint", ""),
+            ("owner", "x" * (OWNER_MAX + 1)),
+            ("owner", ""),
+            ("owner", "a\0"),
+            ("lease_ms", 0),
+            ("lease_ms", DURATION_MS_MAX + 1),
+            ("retention_ms", 0),
+            ("retention_ms", DURATION_MS_MAX + 1),
+        ],
+    )
+    def test_a_claim_beyond_a_limit_is_refused_by_name(
+        self, store: Store, key: Key, field: str, value: str | int
+    ) -> None:
+        arguments = {"owner": "a", "fingerprint": SAME, "lease_ms": LEASE_MS, "retention_ms": LEASE_MS, field: value}
+        with pytest.raises(ValueError, match=field):
+            store.claim(key, takeover=False, **arguments)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        assert store.get(key) is None
+
+    @pytest.mark.parametrize("duration_ms", [0, -1, DURATION_MS_MAX + 1])
+    def test_a_renewal_or_a_result_beyond_a_limit_is_refused_by_name(
+        self, store: Store, key: Key, duration_ms: int
+    ) -> None:
+        lease = granted(claim(store, key, "a"))
+        before = held(store, key)
+        with pytest.raises(ValueError, match="lease_ms"):
+            store.renew(lease, lease_ms=duration_ms)
+        with pytest.raises(ValueError, match="retention_ms"):
+            complete(store, lease, retention_ms=duration_ms)
+        assert store.get(key) == before
+
+    @pytest.mark.parametrize("ok", [True, False], ids=["succeeded", "failed"])
+    @pytest.mark.parametrize("payload", PAYLOADS.values(), ids=PAYLOADS.keys())
+    def test_a_result_is_kept_byte_for_byte(self, store: Store, key: Key, payload: bytes, ok: bool) -> None:
+        result = Result("bytes", payload, ok=ok)
+        assert complete(store, granted(claim(store, key, "a")), result)
+        assert held(store, key).result == result
+
+    def test_many_keys_side_by_side(self, store: Store, key: Key) -> None:
+        keys = [Key(key.tenant, f"scope {number % 5}", f"{number}") for number in range(100)]
+        self.never_meet(store, keys)
