@@ -1,0 +1,186 @@
+"""From a keyed request to its lease, or to the answer that it gets instead: quota, claim and waiting, as plans.
+
+A front makes one `Keyed` for each request with a key and drives its plans, with or without `await`; it reads requests,
+runs the application and sends answers, and decides nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from threading import Lock
+from typing import Protocol
+
+from semel.answers import Answers, Ended
+from semel.core.effects import Emit, Plan, Read, do
+from semel.core.fingerprint import RequestParts
+from semel.core.http import Response
+from semel.core.prefer import respond_async
+from semel.core.protocol import Decision, InFlight, Replay, Run, Settlement, Undecided, acquire, settle
+from semel.core.records import Lease
+from semel.errors import StoreError
+from semel.events import Event, EventKind
+from semel.gate import Admitted, Gate
+from semel.monitors import Monitored
+from semel.quota import Charge, OverQuota
+
+logger = logging.getLogger("semel")
+WAITERS_MAX = 1_000
+"""How many callers may wait at once in a process for those who were first; the others are told to come back."""
+
+
+class Waiters:
+    """Those who wait, in threads or tasks: a bounded number."""
+
+    def __init__(self, count_max: int = WAITERS_MAX) -> None:
+        self.count = 0
+        self._count_max = count_max
+        self._lock = Lock()
+
+    def enter(self) -> bool:
+        """Whether one more may wait; call `leave` afterwards."""
+        with self._lock:
+            if self.count >= self._count_max:
+                return False
+            self.count += 1
+            return True
+
+    def leave(self) -> None:
+        with self._lock:
+            self.count -= 1
+
+
+class Front(Protocol):
+    """What these plans need of a front, besides one who performs their effects."""
+
+    @property
+    def gate(self) -> Gate: ...
+    @property
+    def waiters(self) -> Waiters: ...
+    def abandon_later(self, lease: Lease) -> None:
+        """Give back, in the background, a claim that may have been granted. Nothing has begun."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Unprotected:
+    """The store cannot decide, and the policy says to run all the same.
+
+    The claim is not given back: if it was stored, the work that runs now makes its outcome unknown. What the work
+    derives from its key holds.
+    """
+
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Nothing runs: this is the answer."""
+
+    response: Response
+    replayed: bool = False
+
+
+Begun = Run | Unprotected | Answered
+
+
+class Keyed:
+    """One request with a key."""
+
+    __slots__ = ("_asked_at", "_front", "_owner", "accept_s", "answers", "fingerprint", "key", "policy")
+
+    def __init__(
+        self,
+        front: Front,
+        admitted: Admitted,
+        answers: Answers,
+        tenant: str | None,
+        request: RequestParts,
+        *,
+        asked_at: str = "",
+    ) -> None:
+        gate = front.gate
+        self._front = front
+        self._owner = gate.owner(request.headers)
+        self.policy = admitted.policy
+        self.answers = answers
+        self.key = gate.key(admitted, tenant, request)
+        self.fingerprint = gate.fingerprint(admitted.policy, request)
+        self.accept_s = respond_async(request.headers) if gate.secret is not None else None
+        self._asked_at = asked_at
+
+    def begin(self) -> Plan[Begun]:
+        """Claim the key, or find out what its caller gets instead."""
+        if self.policy.quota is not None and (refused := (yield from self._over_quota())) is not None:
+            return Answered(refused)
+        try:
+            decision = yield from self._acquire()
+        except BaseException:  # nothing has begun, and the claim may have been granted
+            self._front.abandon_later(self._unsure())
+            raise
+        match decision:
+            case Run():
+                return decision
+            case Undecided() if self.policy.on_store_error == "open":
+                return Unprotected(self._unsure())
+            case Undecided():
+                self._front.abandon_later(self._unsure())
+            case InFlight() if self.policy.in_flight == "accept" or self.accept_s is not None:
+                return Answered(self.accepted())
+            case _:
+                pass
+        return Answered(self.answers.answer(decision), replayed=isinstance(decision, Replay))
+
+    def accepted(self) -> Response:
+        """202, with the place where to ask how it ended."""
+        monitored = Monitored(self.key, self.fingerprint, self._asked_at)
+        return self._front.gate.monitors.accepted(monitored, self.answers, preferred=self.accept_s is not None)
+
+    def settle(self, lease: Lease, ended: Ended) -> Plan[Settlement]:
+        """End the attempt. Renewal must have stopped."""
+        return settle(
+            lease, ended.ending, ended.result, self.policy, fingerprint=self.fingerprint, kept_ms=ended.kept_ms
+        )
+
+    def _unsure(self) -> Lease:
+        """The lease of a claim that may have been granted."""
+        return Lease(self.key, self._owner, 1, 0)
+
+    def _acquire(self) -> Plan[Decision]:
+        wait_ms = self.policy.wait_ms if self.policy.waits else (self.accept_s or 0) * 1000
+        waiting = wait_ms > 0 and self._front.waiters.enter()
+        try:
+            decision = yield from acquire(
+                self.key, self.fingerprint, self._owner, self.policy, wait_ms=wait_ms if waiting else 0
+            )
+        finally:
+            if waiting:
+                self._front.waiters.leave()
+        if self.policy.quota is not None and isinstance(decision, Run) and decision.lease.attempt == 1:
+            yield from self._charge()
+        return decision
+
+    def _over_quota(self) -> Plan[Response | None]:
+        """The answer when this is one new key too many for its tenant. Known keys are always answered."""
+        try:
+            over_s = yield from do(OverQuota(self.policy, self.key.tenant))
+        except StoreError as error:
+            yield from do(Emit(Event(EventKind.STORE_FAILED, self.key, detail=str(error))))
+            return None if self.policy.on_store_error == "open" else self.answers.problem("store-unavailable")
+        if over_s is None:
+            return None
+        try:
+            known = (yield from do(Read(self.key))) is not None
+        except StoreError:
+            known = True  # or not: the claim finds out, and says so
+        if known:
+            return None
+        yield from do(Emit(Event(EventKind.REFUSED, self.key, detail="too-many-keys")))
+        return self.answers.problem("too-many-keys", retry_after_s=over_s)
+
+    def _charge(self) -> Plan[None]:
+        """Count a new key. It is granted already, so a counter that fails must not stop the work."""
+        try:
+            yield from do(Charge(self.policy, self.key.tenant))
+        except StoreError:
+            logger.exception("a new key of tenant %r could not be counted", self.key.tenant)

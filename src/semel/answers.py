@@ -1,0 +1,164 @@
+"""What is answered: how the work's answer ends an operation, and what everybody else gets instead of one."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from semel.codecs import responses
+from semel.core import http
+from semel.core.http import Response
+from semel.core.policy import Policy
+from semel.core.protocol import Decision, NotStored, Replay, Run, Settlement, Superseded, Undecided
+from semel.core.records import Result
+from semel.core.tables import Ending
+from semel.drive import OnEvent, ignore, tell
+from semel.errors import NotExecuted, OutcomeUnknown, RecordUnreadable
+from semel.events import NO_KEY, Event, EventKind
+
+DIRECTIVE = b"semel-directive"
+"""A response header for the middleware alone: `not-kept`, `retention=SECONDS`. It never reaches the wire."""
+OURS = http.MARKS | {DIRECTIVE}
+"""Headers that mean something to us in an application's answer."""
+PATH_SAFE = "/:@!$&'()*+,;=~"
+"""What a path may hold unquoted (RFC 3986), so that a path quoted here equals the one that most clients send."""
+NO_ANSWER = Response(500, (), b"")
+"""For endings that are settled without an answer of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Work that ended: what is settled, and what the caller gets if that is stored."""
+
+    ending: Ending
+    result: Result | None
+    response: Response
+    kept_ms: int | None = None
+
+
+class Answers:
+    """The answers to one request. Their links begin with `root`, below which its caller finds the application."""
+
+    __slots__ = ("_on_event", "base", "root")
+
+    def __init__(self, publish: str | None, root: str = "", on_event: OnEvent = ignore) -> None:
+        self._on_event = on_event
+        self.root = quote(root.rstrip("/"), PATH_SAFE) if root else ""
+        self.base = None if publish is None else f"{self.root}{publish}"
+
+    def problem(self, kind: str, detail: str = "", *, retry_after_s: int = http.RETRY_AFTER_S) -> Response:
+        return http.problem(kind, uuid.uuid4().urn, detail=detail, base=self.base, retry_after_s=retry_after_s)
+
+    def refused(self, kind: str, detail: str) -> Response:
+        """For a request that is refused before its key is looked at, which is reported here."""
+        tell(self._on_event, Event(EventKind.REFUSED, NO_KEY, detail=kind))
+        return self.problem(kind, detail)
+
+    def too_large_body(self, size_max: int) -> Response:
+        return self.refused("body-too-large", f"The limit is {size_max} bytes.")
+
+    # What the work answered
+
+    def answered(self, response: Response, policy: Policy, *, nothing_done: bool) -> Ended:
+        """The work answered."""
+        not_kept, kept_ms = False, None
+        if any(name.lower() in OURS for name, _ in response.headers):
+            response, not_kept, kept_ms = _directed(_without_marks(response), policy)
+        ending = Ending.NOTHING_DONE if nothing_done else http.ending_of(response.status, policy)
+        ok = response.status < 400
+        if ending in (Ending.NOTHING_DONE, Ending.REFUSED):
+            return Ended(ending, None, response)
+        if not_kept:
+            return Ended(Ending.TOO_LARGE, responses.tombstone(ok=ok), response, kept_ms)
+        kept = Response(response.status, http.kept_headers(response.headers, policy), response.body)
+        return Ended(ending, responses.encode(kept, ok=ok), response, kept_ms)
+
+    def too_large(self, response: Response, policy: Policy, *, nothing_done: bool) -> Ended:
+        """The work is answering with more than is kept."""
+        done = self.answered(response, policy, nothing_done=nothing_done)
+        if done.result is None:
+            return done
+        return Ended(Ending.TOO_LARGE, responses.tombstone(ok=done.result.ok), done.response, done.kept_ms)
+
+    def raised(self) -> Ended:
+        """The work raised: a stable problem is the answer, for the first caller too."""
+        response = self.problem("internal-error")
+        return Ended(Ending.RAISED, responses.encode(response, ok=False), response)
+
+    def not_executed(self, detail: str) -> Ended:
+        return Ended(Ending.NOTHING_DONE, None, self.problem("not-executed", detail))
+
+    def declared(self, error: BaseException) -> Ended | None:
+        """What the work says of itself by raising: that nothing was done, or that nobody can tell how it ended."""
+        match error:
+            case NotExecuted():
+                return self.not_executed(str(error))
+            case OutcomeUnknown():  # the lease lapses, and repeats are told so
+                return Ended(Ending.INTERRUPTED, None, self.problem("interrupted", str(error)))
+            case _:
+                return None
+
+    # What the store holds
+
+    def answer(self, decision: Decision) -> Response:
+        """What a caller gets who may not run the work."""
+        match decision:
+            case Run():
+                raise ValueError("a granted claim is answered by the work")
+            case Replay(result=result):
+                return self.replay(result)
+            case _:
+                return self.problem(http.problem_of(decision))
+
+    def settled(self, settlement: Settlement, ended: Ended) -> Response:
+        """What the executor's caller gets."""
+        match settlement:
+            case Superseded(Undecided()):
+                return self.problem(
+                    "store-unavailable",
+                    "Another attempt took this operation over, and how it ended cannot be read now.",
+                )
+            case Superseded(decision):
+                return self.answer(decision)
+            case NotStored():
+                return ended.response.plus(http.NOT_STORED)
+            case _:
+                return ended.response
+
+    def replay(self, result: Result) -> Response:
+        try:
+            stored = responses.decode(result)
+        except RecordUnreadable:
+            return self.problem("record-unreadable")
+        return self.problem("result-not-kept") if stored is None else stored.plus(http.REPLAYED)
+
+
+def without_directives(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    return [header for header in headers if header[0].lower() != DIRECTIVE]
+
+
+def _without_marks(response: Response) -> Response:
+    """An answer that was fetched from another protected service must not carry its marks as ours."""
+    headers = tuple(header for header in response.headers if header[0].lower() not in http.MARKS)
+    return response if len(headers) == len(response.headers) else Response(response.status, headers, response.body)
+
+
+def _directed(response: Response, policy: Policy) -> tuple[Response, bool, int | None]:
+    """Take the directives out of an answer. A retention is clamped; what is not understood is an error."""
+    given = [value for name, value in response.headers if name.lower() == DIRECTIVE]
+    if not given:
+        return response, False, None
+    not_kept, kept_ms = False, None
+    for directive in b",".join(given).decode("latin-1").split(","):
+        name, _, value = directive.strip().partition("=")
+        if name == "not-kept":
+            not_kept = True
+        elif name == "retention" and value.isdecimal():
+            kept_ms = max(1, min(int(value) * 1000, policy.retention_ms))
+        else:
+            raise ValueError(
+                f"Semel-Directive {directive.strip()!r} is not known: it is 'not-kept' or 'retention=SECONDS'"
+            )
+    return Response(response.status, tuple(without_directives(response.headers)), response.body), not_kept, kept_ms

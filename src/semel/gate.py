@@ -1,0 +1,217 @@
+"""What every HTTP front asks before the work: is this ours, which key, whose, what request.
+
+A gate holds settings only. It never touches a store or a connection, so ASGI, WSGI and Django share it unchanged. What
+is answered is in `semel.answers`, what becomes of accepted operations in `semel.monitors`.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from semel.answers import Answers
+from semel.codecs.canonical import canonical_json
+from semel.core import http
+from semel.core.correlation import trace_label
+from semel.core.effects import Plan
+from semel.core.fingerprint import Fingerprint, RequestParts, digest, fingerprint
+from semel.core.http import Response
+from semel.core.keys import KeyMalformed, read_key
+from semel.core.policy import Policy
+from semel.core.records import SCOPE_MAX, TENANT_MAX, Key
+from semel.core.rules import Rule, every_policy, policy_for
+from semel.drive import OnEvent, ignore
+from semel.errors import StoreMisconfigured
+from semel.marks import UNMARKED, Mark, Unmarked
+from semel.monitors import Monitored, Monitors
+
+TRACEPARENT = b"traceparent"
+CORRELATION = (TRACEPARENT, b"x-request-id")
+DIGESTED = "sha256:"
+RAW, JSON = Fingerprint(body="raw"), Fingerprint(body="json")
+OWNER_LABEL = re.compile(r"[^0-9A-Za-z._-]")
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A request that carries a key under a policy."""
+
+    policy: Policy
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A request that is answered with a problem at once."""
+
+    kind: str
+    detail: str
+
+
+class Gate:
+    """The settings of one middleware, checked at start-up."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        rules: Iterable[Rule] = (),
+        *,
+        publish: str | None = http.WELL_KNOWN,
+        secret: bytes | str | None = None,
+        on_event: OnEvent = ignore,
+        in_transactions: bool = False,
+    ) -> None:
+        self.policy = policy
+        self._in_transactions = in_transactions
+        self._on_event = on_event
+        self.rules = tuple(rules)
+        self.publish = publish
+        self.published_at = publish or http.WELL_KNOWN
+        self.secret = secret.encode() if isinstance(secret, str) else secret
+        if self.secret is not None and not self.secret:
+            raise StoreMisconfigured("secret= is empty: give 32 random bytes, the same to every process, or None")
+        self.monitors = Monitors(self.published_at, self.secret)
+        self._checked: dict[int, Policy] = {}
+        every = every_policy(self.rules, policy)
+        self.has_quota = any(each.quota is not None for each in every)
+        for each in every:
+            self._check(each)
+
+    def _check(self, policy: Policy) -> None:
+        if policy.guarantee == "exactly-once" and not self._in_transactions:
+            raise StoreMisconfigured(
+                'Policy.guarantee="exactly-once" needs a store that gives the handler its database transaction: '
+                'semel.transaction.TransactionStore. This one does not; use "at-most-once" (the default) or '
+                '"at-least-once" with it.'
+            )
+        if policy.in_flight == "accept" and self.secret is None:
+            raise StoreMisconfigured(
+                'Policy.in_flight="accept" answers with a link that nobody may guess: give the middleware a secret='
+            )
+        if policy.fingerprint == "json" or (
+            isinstance(policy.fingerprint, Fingerprint) and policy.fingerprint.body == "json"
+        ):
+            canonical_json(b"{}", JSON)  # says at start-up that the extra is missing
+        self._checked[id(policy)] = policy  # which keeps it, so that nobody else gets its id
+
+    def admit(
+        self, method: str, path: str, headers: Sequence[tuple[bytes, bytes]], mark: Mark = UNMARKED
+    ) -> Admitted | Refused | None:
+        """None when the request is none of our business, a problem when it is refused, else the key it carries.
+
+        `path` is the decoded one below the application's root, as its own routes see it.
+        """
+        method = method.upper()  # some frameworks do that, too: `post` must not pass where they run POST
+        if isinstance(mark, Unmarked):
+            policy = policy_for(method, _as_routed(path), self.rules, self.policy) if self.rules else self.policy
+        else:
+            policy = mark
+            if policy is not None and id(policy) not in self._checked:
+                self._check(policy)
+        if policy is None or method not in policy.methods:
+            return None
+        return self.admit_under(policy, headers)
+
+    def admit_under(self, policy: Policy, headers: Sequence[tuple[bytes, bytes]]) -> Admitted | Refused | None:
+        try:
+            name = read_key(headers, policy.header_names, policy)
+        except KeyMalformed as error:
+            return Refused("key-malformed", f"{error}.")
+        if name is None:
+            if policy.required:
+                return Refused("key-missing", f"Send the header {next(iter(policy.headers))}.")
+            return None
+        return Admitted(policy, name)
+
+    def answers(self, root: str = "") -> Answers:
+        """The answers for a caller who finds the application below `root`."""
+        return Answers(self.publish, root, self._on_event)
+
+    def monitor(self, monitored: Monitored, tenant: str | None, root: str = "") -> Plan[Response | None]:
+        """How an accepted operation ended, for its own tenant; for others there is nothing."""
+        if self.tenant_of(tenant) != monitored.key.tenant:
+            return None
+        return (yield from self.monitors.answer(monitored, self.answers(root), self.policy))
+
+    def key(self, admitted: Admitted, tenant: str | None, request: RequestParts) -> Key:
+        policy = admitted.policy
+        if policy.scope == "endpoint":
+            scope = f"{request.method} {request.path}"
+        elif policy.scope == "tenant":
+            scope = ""
+        else:
+            chosen = policy.scope(request)
+            scope = f"={chosen.decode('latin-1') if isinstance(chosen, bytes) else chosen}"
+        return Key(self.tenant_of(tenant), _bounded(scope, SCOPE_MAX), admitted.name)
+
+    def fingerprint(self, policy: Policy, request: RequestParts) -> str:
+        spec = policy.fingerprint
+        if isinstance(spec, str):
+            spec = JSON if spec == "json" else RAW
+        if isinstance(spec, Fingerprint):
+            return fingerprint(request, spec, canonicalise=canonical_json, secret=self.secret)
+        chosen = spec(request)
+        # With one key for all endpoints, reuse elsewhere is another request whatever was chosen.
+        where = [request.method.encode(), request.path.encode()] if policy.scope == "tenant" else []
+        return digest([b"chosen", *where, chosen if isinstance(chosen, bytes) else chosen.encode()], secret=self.secret)
+
+    # Who calls
+
+    def tenant_of(self, tenant: str | None) -> str:
+        if tenant is not None and not isinstance(tenant, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"identify= must return text or None, not {type(tenant).__name__}")
+        return _bounded(tenant or "", TENANT_MAX)
+
+    def caller(self, user: str | None, authorization: bytes | None) -> str | None:
+        """Who calls, where no `identify` says it: the authenticated user, else whoever holds these credentials."""
+        if user is not None:
+            return f"user.{user}"
+        return None if authorization is None else self.bearer(authorization)
+
+    def bearer(self, authorization: bytes) -> str:
+        """Whoever holds these credentials. With a secret they cannot be guessed from it either."""
+        return f"auth.{digest([b'authorization', authorization], secret=self.secret)}"
+
+    def unidentified(self, missing: str, way_out: str) -> str:
+        """The warning at start-up that nobody says who calls."""
+        warning = (
+            f"{missing}: callers are told apart by the authenticated user, else by their Authorization header, so a "
+            "refreshed token looks like another caller, and callers without one share their keys."
+        )
+        if self.secret is None:
+            warning += (
+                " Without a secret that header is stored as its plain SHA-256: who reads the store can confirm a "
+                "guessed credential. Give a secret, 32 random bytes."
+            )
+        return f"{warning} {way_out}"
+
+    @staticmethod
+    def owner(headers: Sequence[tuple[bytes, bytes]]) -> str:
+        """128 random bits, followed by the request's correlation id if it has one, so that the record names it."""
+        sent = [header for header in headers if header[0] in CORRELATION]
+        if not sent:
+            return secrets.token_urlsafe(16)
+        name, value = min(sent, key=lambda header: CORRELATION.index(header[0]))
+        text = value.decode("latin-1")
+        if name == TRACEPARENT and (label := trace_label(text)) is not None:
+            # The shorter spelling of as many bits leaves room for trace and span.
+            return f"{base64.b85encode(secrets.token_bytes(16)).decode()}.{label}"
+        return f"{secrets.token_urlsafe(16)}.{OWNER_LABEL.sub('_', text)[:40]}"
+
+
+def _as_routed(path: str) -> str:
+    """The path as the most lenient routers see it: no spelling may run an endpoint under another one's rule.
+
+    Werkzeug drops all leading slashes but one; Starlette's patterns match before a newline at the end.
+    """
+    return f"/{path.lstrip('/').removesuffix(chr(10))}"
+
+
+def _bounded(text: str, size_max: int) -> str:
+    """Any text as part of a key: what is too long, cannot be kept, or looks like a digest, becomes its digest."""
+    encoded = text.encode("utf-8", "surrogatepass")
+    plain = len(encoded) <= size_max and text.isprintable() and not text.startswith(DIGESTED)
+    return text if plain else f"{DIGESTED}{digest([encoded])}"
