@@ -1,0 +1,7 @@
+"""Idempotency keys for ASGI applications."""
+
+from semel.asgi.middleware import IdempotencyMiddleware
+from semel.core.rules import Rule
+from semel.marks import idempotency_exempt, idempotent
+
+__all__ = ["IdempotencyMiddleware", "Rule", "idempotency_exempt", "idempotent"]

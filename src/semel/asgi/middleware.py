@@ -1,0 +1,186 @@
+"""The middleware: settings, checked at start-up, and the way of a request through them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any
+
+from semel import marks
+from semel.admission import WAITERS_MAX, Waiters
+from semel.answers import DIRECTIVE, without_directives
+from semel.asgi.exchange import Exchange
+from semel.asgi.routes import mark_in, marked_in, place_of
+from semel.asgi.types import App, Message, Receive, Scope, Send, send_response
+from semel.core import http
+from semel.core.http import Response
+from semel.core.policy import Policy
+from semel.core.protocol import abandon
+from semel.core.records import Lease
+from semel.core.rules import Rule
+from semel.drive import OnEvent, adrive, async_performer, ignore, logged
+from semel.gate import Gate, Refused
+from semel.keeper import AsyncKeeper
+from semel.marks import SAFE, UNMARKED, Mark, Marked
+from semel.monitors import Monitored
+from semel.opening import open_async_store
+from semel.published import published
+from semel.quota import DEFAULT_STORAGE, AsyncQuotas, async_counting
+from semel.store import AsyncStore
+from semel.tasks import Tasks
+
+Identify = Callable[[Scope], "str | Awaitable[str | None] | None"]
+
+logger = logging.getLogger("semel")
+
+
+class IdempotencyMiddleware:
+    """Makes retries of the wrapped application's unsafe methods safe.
+
+    `store` is an async store or a URL; `policy` applies where no rule does; `identify` maps a request's scope to a
+    tenant. `secret` keys the stored fingerprints and the links of accepted operations: give the same to every process.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        store: AsyncStore | str,
+        policy: Policy = Policy(),
+        rules: Iterable[Rule] = (),
+        identify: Identify | None = None,
+        publish: str | None = http.WELL_KNOWN,
+        secret: bytes | str | None = None,
+        on_event: OnEvent = ignore,
+        quota_storage: str = DEFAULT_STORAGE,
+        waiters_max: int = WAITERS_MAX,
+    ) -> None:
+        self.app = app
+        listener = logged(on_event)
+        bound = getattr(store, "in_transactions", False)
+        self.gate = Gate(policy, rules, publish=publish, secret=secret, on_event=listener, in_transactions=bound)
+        self.owns_store = isinstance(store, str)
+        self.store: AsyncStore = open_async_store(store) if isinstance(store, str) else store
+        if not inspect.iscoroutinefunction(self.store.claim):
+            raise TypeError(
+                f"{type(store).__name__} is a sync store; open one for ASGI with semel.open_async_store(url)"
+            )
+        self.identify = identify
+        quotas = AsyncQuotas(quota_storage)
+        if self.gate.has_quota:
+            _ = quotas.limiter  # says at start-up what is missing
+        self.perform = async_counting(async_performer(self.store, listener), quotas)
+        self.keeper = AsyncKeeper(self.store, listener)
+        self.waiters = Waiters(waiters_max)
+        self.tasks = Tasks()
+        if identify is None:
+            logger.warning(
+                self.gate.unidentified(
+                    "IdempotencyMiddleware was given no identify=",
+                    "Pass identify=, a function from the scope to the account's name.",
+                )
+            )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, self._closing(send) if scope["type"] == "lifespan" else send)
+            return
+        method, path = scope["method"], scope["path"]
+        if method in SAFE:
+            answer = await self._published(scope) if method == "GET" and self.gate.published_at in path else None
+            if answer is None:
+                await self.app(scope, receive, send)
+            else:
+                await send_response(send, answer)
+            return
+        root, path = place_of(scope) if scope.get("root_path") else ("", path)
+        mark = self.mark(scope) if marks.in_use() else UNMARKED
+        admitted = self.gate.admit(method, path, scope["headers"], mark)
+        if admitted is None:
+            await self.app(scope, receive, _plain(send))
+        elif isinstance(admitted, Refused):
+            await send_response(send, self.gate.answers(root).refused(admitted.kind, admitted.detail))
+        else:
+            await Exchange(self, admitted, self.gate.answers(root), scope, receive, send).run()
+
+    def mark(self, scope: Scope) -> Mark:
+        """The mark of the endpoint that will run."""
+        return mark_in(scope, self.app)
+
+    def marked(self, scope: Scope) -> Iterable[Marked]:
+        """Every marked endpoint, for the published policy."""
+        return marked_in(scope, self.app)
+
+    async def tenant(self, scope: Scope) -> str | None:
+        """Who calls: what `identify` says, else the authenticated user, else whoever holds these credentials."""
+        if self.identify is not None:
+            who = self.identify(scope)
+            return await who if not isinstance(who, str) and inspect.isawaitable(who) else who
+        user = scope.get("user")
+        known = user is not None and getattr(user, "is_authenticated", True)
+        authorization = next((value for name, value in scope["headers"] if name == b"authorization"), None)
+        return self.gate.caller(_name_of(user) if known else None, authorization)
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run `work` in a task that nobody's cancellation reaches, and keep it until it ends."""
+        return self.tasks.spawn(work)
+
+    def abandon_later(self, lease: Lease) -> None:
+        """Give back a claim whose fate is not known."""
+        if self.tasks.may_abandon():
+            self.spawn(adrive(abandon(lease), self.perform)).add_done_callback(self.tasks.abandoned)
+
+    async def close(self) -> None:
+        """Let begun work end, then close the store if it is ours."""
+        await self.tasks.drain()
+        if self.owns_store:
+            await self.store.close()
+
+    async def _published(self, scope: Scope) -> Response | None:
+        """The policy document, or how an accepted operation ended; None when the request is the application's."""
+        root, path = place_of(scope)
+        found = published(self.gate, path, scope["headers"], root=root, marks=lambda: self.marked(scope))
+        if not isinstance(found, Monitored):
+            return found
+        return await adrive(self.gate.monitor(found, await self.tenant(scope), root), self.perform)
+
+    def _closing(self, send: Send) -> Send:
+        """When the application has stopped, so do we."""
+
+        async def wrapped(message: Message) -> None:
+            if message["type"] in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
+                await self.close()
+            await send(message)
+
+        return wrapped
+
+
+def _plain(send: Send) -> Send:
+    """Without a key there is nothing to direct: directives are dropped here, too."""
+
+    async def wrapped(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            for name, _ in message.get("headers", ()):
+                if name.lower() == DIRECTIVE:
+                    message = {**message, "headers": without_directives(message["headers"])}
+                    break
+        await send(message)
+
+    return wrapped
+
+
+def _name_of(user: object) -> str:
+    """What tells this user from every other one, in every request."""
+    if isinstance(user, str):
+        return user
+    for attribute in ("identity", "id", "username"):  # not display_name: two people may have the same
+        with contextlib.suppress(NotImplementedError):  # how Starlette's users say that they have none
+            if name := getattr(user, attribute, None):
+                return str(name)
+    raise TypeError(
+        f"scope['user'] is a {type(user).__name__} without identity, id or username, so callers "
+        "cannot be told apart: pass identify= to IdempotencyMiddleware, a function from the scope to the caller's name"
+    )

@@ -1,0 +1,180 @@
+"""One keyed request, as plans: `begin` before the view, `finish` after it. They are driven with or without `await`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, assert_never
+
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+
+from semel.admission import Answered, Keyed, Unprotected
+from semel.answers import NO_ANSWER, Answers, Ended
+from semel.core import http
+from semel.core.effects import Plan
+from semel.core.http import Headers
+from semel.core.protocol import NotStored, Run, Superseded, abandon
+from semel.core.records import Lease
+from semel.core.tables import Ending
+from semel.django.wire import django_response, parts_of, response_of, strip_directives
+from semel.gate import Admitted
+from semel.keeper import Kept
+from semel.running import Operation, enter
+
+if TYPE_CHECKING:
+    from semel.django.front import AnyFront
+
+ATTRIBUTE = "_semel_exchange"
+LOGGED = "_has_been_logged"
+"""How Django remembers not to log a response again."""
+
+
+def nobody() -> None:
+    """Who waits for the work to begin where nobody does."""
+
+
+class Exchange:
+    """Everything about one keyed request that changes."""
+
+    def __init__(
+        self,
+        front: AnyFront,
+        request: HttpRequest,
+        admitted: Admitted,
+        answers: Answers,
+        headers: Headers,
+        body: bytes,
+        *,
+        in_view: bool = False,
+    ) -> None:
+        self.front = front
+        self.policy = admitted.policy
+        self.request = request
+        self.admitted = admitted
+        self.in_view = in_view  # the view itself claims the key, when it knows who calls
+        self.parts = parts_of(request, headers, body)
+        self.answers = answers
+        self.keyed: Keyed | None = None
+        self.operation: Operation | None = None
+        self.open = False  # the store could not decide, and the policy says to run all the same
+        self.caller_left = False
+        self.tell_begun: Callable[[], object] = nobody
+        self.settled = False
+        self._kept: Kept | None = None
+        self._ended: Ended | None = None
+        self._undone = False
+
+    @property
+    def running(self) -> bool:
+        """The work has begun and its answer is not settled yet."""
+        return self._kept is not None and not self.settled
+
+    def begin(self, tenant: str | None) -> Plan[HttpResponse | None]:
+        """Claim the key. None means that the work may run."""
+        asked_at = self.request.path_info if self.in_view else ""
+        self.keyed = Keyed(self.front, self.admitted, self.answers, tenant, self.parts, asked_at=asked_at)
+        begun = yield from self.keyed.begin()
+        match begun:
+            case Run(lease) if self.caller_left:  # nothing has begun, and nobody would get the answer
+                yield from abandon(lease)
+                return django_response(self.answers.problem("not-executed"))
+            case Run(lease):
+                self._start(lease)
+                self.tell_begun()
+                return None
+            case Unprotected(lease):
+                self.open = True
+                self._enter(Operation(lease))
+                return None
+            case Answered(response, replayed):
+                answer = django_response(response)
+                setattr(answer, LOGGED, replayed)  # a failure was logged when it happened
+                return answer
+            case _:
+                assert_never(begun)
+
+    def _start(self, lease: Lease) -> None:
+        self._kept = self.front.keeper.keep(lease, lease_ms=self.policy.lease_ms)
+        self._enter(Operation(lease, self._kept))
+
+    def _enter(self, operation: Operation) -> None:
+        self.operation = operation
+        enter(operation)
+
+    # What the work says about itself
+
+    def raised(self, error: Exception) -> HttpResponse | None:
+        """Hear of an exception that the view raised. Only work that declares that nothing was done is answered here."""
+        if self.operation is None or self.settled:
+            return None
+        if (declared := self.answers.declared(error)) is not None:
+            self._ended = declared
+            return django_response(declared.response)
+        self._undone = isinstance(error, tuple(self.policy.release_exceptions))
+        return None
+
+    def reported(self, error: Exception) -> None:
+        """Hear of an exception that nobody handled: Django has reported it, and answers with a page for status 500."""
+        if self.operation is not None:
+            self.raised(error)
+            self.operation.reported = error
+
+    # After the work
+
+    def finish(self, response: HttpResponseBase, body: bytes | None) -> Plan[HttpResponseBase]:
+        """Settle, and say what is sent. `body` is None when it is larger than what is kept."""
+        enter(None)
+        strip_directives_of = response
+        if self.open:
+            response.headers["Idempotency-Stored"] = "false"
+        elif self.running:
+            ended = self._how_it_ended(response, body)
+            response = yield from self._settle(response, ended)
+        strip_directives(strip_directives_of)
+        return response
+
+    def interrupted(self, error: BaseException) -> Plan[None]:
+        """Settle work that ended without an answer: it raised past Django, or nobody may say how it ended."""
+        enter(None)
+        if self.running:
+            if not isinstance(error, Exception):
+                ended = Ended(Ending.INTERRUPTED, None, NO_ANSWER)
+            elif self._undone:
+                ended = Ended(Ending.NOTHING_DONE, None, NO_ANSWER)
+            else:
+                ended = self.answers.raised()
+            yield from self._settle(HttpResponse(status=500), ended)
+
+    def _how_it_ended(self, response: HttpResponseBase, body: bytes | None) -> Ended:
+        assert self.operation is not None
+        if self._ended is not None:
+            return self._ended
+        answer = response_of(response, body or b"")
+        if self._undone:  # the framework answers for it
+            return Ended(Ending.NOTHING_DONE, None, answer)
+        if self.operation.reported is not None:
+            return self.answers.raised()
+        undone = self.operation.nothing_was_done
+        try:
+            judge = self.answers.too_large if body is None else self.answers.answered
+            return judge(answer, self.policy, nothing_done=undone)
+        except ValueError as error:  # a directive that is not known
+            self.front.report(self.request, error)
+            return self.answers.raised()
+
+    def _settle(self, response: HttpResponseBase, ended: Ended) -> Plan[HttpResponseBase]:
+        assert self.operation is not None
+        assert self.keyed is not None
+        assert self._kept is not None
+        self.settled = True
+        self.front.keeper.stop(self._kept)
+        settlement = yield from self.keyed.settle(self.operation.lease, ended)
+        if isinstance(settlement, Superseded) or ended.ending is Ending.RAISED or ended is self._ended:
+            instead = django_response(self.answers.settled(settlement, ended))
+            setattr(instead, LOGGED, True)
+            instead._resource_closers.extend(response._resource_closers)
+            return instead
+        if isinstance(settlement, NotStored):
+            name, value = http.NOT_STORED
+            response.headers[name.decode()] = value.decode()
+        return response

@@ -1,0 +1,244 @@
+"""What all instances of the middleware share in a process: the gate, the store and who keeps leases, one for each mode.
+
+Django makes the middleware anew for every handler (each test client has one), so it must not own a store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeVar
+
+from asgiref.sync import async_to_sync, sync_to_async
+from django.apps import apps
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import got_request_exception, setting_changed
+from django.http import HttpRequest, HttpResponse
+from django.utils.log import log_response
+
+from semel.admission import Waiters
+from semel.background import Background
+from semel.core.effects import Plan
+from semel.core.protocol import abandon
+from semel.core.records import Lease
+from semel.django import config
+from semel.django.config import Config
+from semel.django.exchange import ATTRIBUTE, Exchange
+from semel.drive import adrive, async_performer, drive, logged, performer
+from semel.errors import SemelError
+from semel.gate import Gate
+from semel.keeper import AsyncKeeper, Keeper
+from semel.opening import open_async_store, open_store
+from semel.quota import AsyncQuotas, Quotas, async_counting, counting
+from semel.tasks import Tasks
+
+T = TypeVar("T")
+logger = logging.getLogger("semel")
+
+
+class Shared:
+    """What both modes have."""
+
+    def __init__(self, given: Config) -> None:
+        self.config = given
+        self.listener = logged(given.on_event)
+        try:
+            self.gate = Gate(
+                given.policy,
+                given.rules,
+                publish=given.publish,
+                secret=given.secret,
+                on_event=self.listener,
+                in_transactions=getattr(given.store, "in_transactions", False),
+            )
+        except SemelError as error:
+            raise ImproperlyConfigured(f"settings.SEMEL: {error}") from error
+        if given.on_django and not apps.is_installed("semel.django"):
+            raise ImproperlyConfigured(
+                'settings.SEMEL["store"] is "django", whose tables are made by the migrations of "semel.django": '
+                "add it to INSTALLED_APPS"
+            )
+        self.waiters = Waiters(given.waiters_max)
+        if given.identify is None:
+            logger.warning(
+                self.gate.unidentified(
+                    'settings.SEMEL has no "identify"',
+                    'Set "identify" to a function from the request to the account\'s name.',
+                )
+            )
+
+    @staticmethod
+    def report(request: HttpRequest, error: Exception) -> None:
+        """Report an exception as Django does: its signal, which error trackers listen to, and its log."""
+        try:
+            raise error
+        except Exception:
+            got_request_exception.send(sender=None, request=request)
+        response = HttpResponse(status=500)
+        log_response(
+            "%s: %s", response.reason_phrase, request.path, response=response, request=request, exception=error
+        )
+
+    def _caller(self, request: HttpRequest, user: Any) -> str | None:
+        authorization: str | None = request.META.get("HTTP_AUTHORIZATION")
+        return self.gate.caller(
+            str(user.pk) if user is not None and user.is_authenticated else None,
+            None if authorization is None else authorization.encode("latin-1", "backslashreplace"),
+        )
+
+
+class Front(Shared):
+    """For threads."""
+
+    def __init__(self, given: Config) -> None:
+        super().__init__(given)
+        self.store = _opened(given, open_store, wants_async=False)
+        if inspect.iscoroutinefunction(given.identify):
+            raise ImproperlyConfigured(
+                'settings.SEMEL["identify"] is a coroutine function, and this handler is synchronous '
+                "(or a middleware after ours is)"
+            )
+        self.keeper = Keeper(self.store, self.listener)
+        self.background = Background()
+        quotas = Quotas(given.quota_storage)
+        if self.gate.has_quota:
+            _ = quotas.limiter  # says at start-up what is missing
+        self.perform = counting(performer(self.store, self.listener), quotas)
+
+    def run(self, plan: Plan[T]) -> T:
+        return drive(plan, self.perform)
+
+    def abandon_later(self, lease: Lease) -> None:
+        """Give back a claim whose fate is not known."""
+        self.background.do(lambda: drive(abandon(lease), self.perform))
+
+    def tenant(self, request: HttpRequest) -> str | None:
+        """Who calls: what `identify` says, else the authenticated user, else whoever holds these credentials."""
+        if self.config.identify is not None:
+            who: Any = self.config.identify(request)
+            return None if who is None else who
+        return self._caller(request, getattr(request, "user", None))
+
+    authenticated = tenant
+
+    def begin(self, exchange: Exchange) -> HttpResponse | None:
+        return self.run(exchange.begin(self.tenant(exchange.request)))
+
+    begin_in_view = begin
+
+
+class AsyncFront(Shared):
+    """For tasks."""
+
+    def __init__(self, given: Config) -> None:
+        super().__init__(given)
+        self.store = _opened(given, open_async_store, wants_async=True)
+        self.keeper = AsyncKeeper(self.store, self.listener)
+        quotas = AsyncQuotas(given.quota_storage)
+        if self.gate.has_quota:
+            _ = quotas.limiter
+        self.perform = async_counting(async_performer(self.store, self.listener), quotas)
+        self.tasks = Tasks()
+        self.drained = False
+        """Whether somebody waits for the tasks when the server stops: `semel.django.asgi` does."""
+        self._warned = False
+
+    async def run(self, plan: Plan[T]) -> T:
+        return await adrive(plan, self.perform)
+
+    def abandon_later(self, lease: Lease) -> None:
+        """Give back a claim whose fate is not known."""
+        if self.tasks.may_abandon():
+            self.tasks.spawn(self.run(abandon(lease))).add_done_callback(self.tasks.abandoned)
+
+    def may_detach(self, work: asyncio.Task[Any]) -> bool:
+        """Whether the work may go on without its caller."""
+        if not self.drained and not self._warned:
+            self._warned = True
+            logger.warning(
+                "An operation was accepted with 202, and nobody tells when this server stops: what has not ended then "
+                "is cut off, and its outcome unknown. Serve semel.django.asgi.get_asgi_application(), with lifespan on."
+            )
+        return self.tasks.may_detach(work)
+
+    async def tenant(self, request: HttpRequest) -> str | None:
+        """The same. A plain `identify` may look at `request.user`, which blocks, so it is called in Django's thread."""
+        if self.config.identify is not None:
+            return await self._identified(request)
+        auser: Any = getattr(request, "auser", None)  # there if Django's authentication is
+        return self._caller(request, None if auser is None else await auser())
+
+    async def authenticated(self, request: HttpRequest) -> str | None:
+        """The same when a view has authenticated the caller: `request.user` is the one whom it found."""
+        if self.config.identify is not None:
+            return await self._identified(request)
+        return self._caller(request, getattr(request, "user", None))
+
+    async def _identified(self, request: HttpRequest) -> str | None:
+        identify: Any = self.config.identify
+        ask: Any = identify if inspect.iscoroutinefunction(identify) else sync_to_async(identify)
+        name: str | None = await ask(request)
+        return name
+
+    async def begin(self, exchange: Exchange) -> HttpResponse | None:
+        return await self.run(exchange.begin(await self.tenant(exchange.request)))
+
+    def begin_in_view(self, exchange: Exchange) -> HttpResponse | None:
+        """For a view in a thread: the claim is made in the event loop that the store belongs to."""
+        answer: HttpResponse | None = async_to_sync(self._begin_authenticated)(exchange)
+        return answer
+
+    async def _begin_authenticated(self, exchange: Exchange) -> HttpResponse | None:
+        return await self.run(exchange.begin(await self.authenticated(exchange.request)))
+
+
+AnyFront = Front | AsyncFront
+
+
+@cache
+def front() -> Front:
+    return Front(config.read())
+
+
+@cache
+def async_front() -> AsyncFront:
+    return AsyncFront(config.read())
+
+
+def _forget(*, setting: str, **_: object) -> None:
+    """Tests change settings (`override_settings`): the next handler begins anew."""
+    if setting in ("SEMEL", "DATABASES"):
+        front.cache_clear()
+        async_front.cache_clear()
+
+
+def _hear(*, request: HttpRequest | None = None, **_: object) -> None:
+    """Django tells everybody of an exception that nobody handled, and then answers for it."""
+    exchange: Exchange | None = getattr(request, ATTRIBUTE, None)
+    error = sys.exc_info()[1]
+    if exchange is not None and isinstance(error, Exception):
+        exchange.reported(error)
+
+
+setting_changed.connect(_forget, dispatch_uid="semel.django.forget")
+got_request_exception.connect(_hear, dispatch_uid="semel.django.hear")
+
+
+def _opened(given: Config, open_url: Callable[[str], T], *, wants_async: bool) -> T:
+    store: Any = given.store
+    if isinstance(store, str):
+        try:
+            return open_url(store)
+        except SemelError as error:
+            raise ImproperlyConfigured(f'settings.SEMEL["store"]: {error}') from error
+    if inspect.iscoroutinefunction(store.claim) is not wants_async:
+        needed = "an async store: semel.open_async_store(url)" if wants_async else "a sync store: semel.open_store(url)"
+        raise ImproperlyConfigured(
+            f'settings.SEMEL["store"] is a {type(store).__name__}, and this handler needs {needed}; a URL serves both'
+        )
+    opened: T = store
+    return opened

@@ -1,0 +1,121 @@
+"""The middleware: one name in MIDDLEWARE, two ways to run, and what they share."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from asgiref.sync import iscoroutinefunction
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.urls import Resolver404, get_resolver
+
+from semel.core.http import Headers, Response
+from semel.django.exchange import ATTRIBUTE, Exchange
+from semel.django.front import AsyncFront, Front
+from semel.django.marked import claims_in_view, mark_on, marked_views
+from semel.django.wire import body_limit, django_response, headers_of, read_body, root_of, strip_directives, unfit_body
+from semel.gate import Admitted, Refused
+from semel.marks import SAFE
+from semel.monitors import Monitored
+from semel.published import published
+
+if TYPE_CHECKING:
+    from semel.django.tasks import AsyncMiddleware
+    from semel.django.threads import SyncMiddleware
+
+F = TypeVar("F", Front, AsyncFront)
+
+
+class IdempotencyMiddleware:
+    """Makes retries of unsafe requests safe, as `settings.SEMEL` says. Put it last in MIDDLEWARE."""
+
+    sync_capable = True
+    async_capable = True
+
+    def __new__(  # type: ignore[misc]  # Django only wants something that makes a middleware
+        cls,
+        get_response: Callable[[HttpRequest], HttpResponseBase] | Callable[[HttpRequest], Awaitable[HttpResponseBase]],
+    ) -> SyncMiddleware | AsyncMiddleware:
+        from semel.django.tasks import AsyncMiddleware
+        from semel.django.threads import SyncMiddleware
+
+        made: Any = AsyncMiddleware if iscoroutinefunction(get_response) else SyncMiddleware
+        instance: SyncMiddleware | AsyncMiddleware = made(get_response)
+        return instance
+
+
+class Middleware(Generic[F]):
+    """The key is claimed in `process_view`, when every other middleware has let the request pass and the view is known.
+
+    The answer is settled when `get_response` returns, rendered and whole.
+    """
+
+    def __init__(self, front: F, get_response: Any) -> None:
+        self.front: F = front
+        self.gate = front.gate
+        self.get_response = get_response
+
+    def admit(self, request: HttpRequest, view: object) -> Exchange | HttpResponse | None:
+        """None when the request is none of our business, an answer when it is refused, else what is known about it."""
+        headers = headers_of(request)
+        admitted = self._admitted(request, view, headers)
+        if admitted is None:
+            return None
+        answers = self.gate.answers(root_of())
+        if isinstance(admitted, Refused):
+            return django_response(answers.refused(admitted.kind, admitted.detail))
+        limit = body_limit(admitted.policy)
+        body = read_body(request, limit)
+        if body is None:
+            return django_response(answers.too_large_body(limit))
+        return unfit_body(request, body) or Exchange(
+            self.front, request, admitted, answers, headers, body, in_view=claims_in_view(view)
+        )
+
+    def _admitted(self, request: HttpRequest, view: object, headers: Headers) -> Admitted | Refused | None:
+        method = request.method or ""
+        if method in SAFE:
+            return None
+        return self.gate.admit(method, request.path_info, headers, mark_on(view, method))
+
+    def prepare(self, request: HttpRequest) -> None:
+        """Keep the body of a form with files: whoever asks for `request.POST` consumes it, and CSRF does before us."""
+        setattr(request, ATTRIBUTE, None)
+        if request.method in SAFE or request.content_type != "multipart/form-data":
+            return
+        try:
+            view = get_resolver(getattr(request, "urlconf", None)).resolve(request.path_info).func
+        except Resolver404:
+            return
+        admitted = self._admitted(request, view, headers_of(request))
+        if isinstance(admitted, Admitted):  # else it is refused, or let pass, when it gets there
+            read_body(request, body_limit(admitted.policy))
+
+    def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
+        exchange = exchange_of(request)
+        return None if exchange is None else exchange.raised(exception)
+
+    def published(self, request: HttpRequest) -> Monitored | Response | None:
+        """The policy document, or the accepted operation that is asked for; None when neither is."""
+        if request.method != "GET":
+            return None
+        return published(self.gate, request.path_info, headers_of(request), root=root_of(), marks=marked_views)
+
+    def failed(self, exchange: Exchange, error: Exception) -> HttpResponseBase:
+        """A streamed answer broke off while it was collected: that is the work raising, which Django would not see."""
+        answer = exchange.raised(error)
+        if answer is None:
+            self.front.report(exchange.request, error)
+        return answer or HttpResponse(status=500)
+
+
+def unprotected(response: HttpResponseBase) -> HttpResponseBase:
+    """Without a key there is nothing to direct: directives are dropped here, too."""
+    strip_directives(response)
+    return response
+
+
+def exchange_of(request: HttpRequest) -> Exchange | None:
+    exchange: Exchange | None = getattr(request, ATTRIBUTE, None)
+    return exchange

@@ -1,0 +1,46 @@
+"""The migration operation that runs what the SQL stores run: one database serves both, whoever made its tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.migrations.operations.base import Operation
+
+from semel.opening import open_store
+from semel.store import Migratable
+
+VENDORS = ("sqlite", "postgresql")
+
+
+class Apply(Operation):
+    """Apply one numbered migration of the store; nothing where no records are kept: other databases than these two."""
+
+    reduces_to_sql = True
+    reversible = False
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def state_forwards(self, app_label: str, state: Any) -> None:
+        """There are no models."""
+
+    def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        connection = schema_editor.connection
+        if connection.vendor not in VENDORS or (not schema_editor.collect_sql and self._is_applied(connection)):
+            return
+        store = open_store(f"django://{connection.alias}")
+        assert isinstance(store, Migratable)
+        [migration] = [each for each in store.migrations() if each.number == self.number]
+        for sql in migration.statements:
+            schema_editor.execute(sql, params=None)
+
+    def _is_applied(self, connection: Any) -> bool:
+        """The store's own `migrate` may have been here before."""
+        if "semel_schema" not in connection.introspection.table_names():
+            return False
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1 FROM semel_schema WHERE number = %s", [self.number])
+            return cursor.fetchone() is not None
+
+    def describe(self) -> str:
+        return f"Apply migration {self.number} of semel's tables"

@@ -1,0 +1,68 @@
+"""The middleware in a synchronous handler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+
+from semel.core.http import Response
+from semel.django.exchange import ATTRIBUTE, Exchange
+from semel.django.front import Front, front
+from semel.django.marked import authenticate
+from semel.django.middleware import Middleware, exchange_of, unprotected
+from semel.django.streams import collect
+from semel.django.wire import django_response, root_of
+from semel.monitors import Monitored
+
+
+class SyncMiddleware(Middleware[Front]):
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        super().__init__(front(), get_response)
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        published = self._published(request)
+        if published is not None:
+            return django_response(published)
+        self.prepare(request)
+        try:
+            response: HttpResponseBase = self.get_response(request)
+        except BaseException as error:
+            if (exchange := exchange_of(request)) is not None:
+                self.front.run(exchange.interrupted(error))
+            raise
+        exchange = exchange_of(request)
+        return unprotected(response) if exchange is None else self._finish(exchange, response)
+
+    def process_view(self, request: HttpRequest, view: Any, args: Any, kwargs: Any) -> HttpResponse | None:
+        exchange = self.admit(request, view)
+        if not isinstance(exchange, Exchange):
+            return exchange
+        setattr(request, ATTRIBUTE, exchange)
+        return None if exchange.in_view else self.front.begin(exchange)
+
+    def _finish(self, exchange: Exchange, response: HttpResponseBase) -> HttpResponseBase:
+        body: bytes | None = b""
+        if exchange.running:
+            try:
+                response, body = collect(response, exchange.policy.result_max)
+            except Exception as error:
+                response = self.failed(exchange, error)
+            except BaseException as error:
+                self.front.run(exchange.interrupted(error))
+                raise
+        return self.front.run(exchange.finish(response, body))
+
+    def _published(self, request: HttpRequest) -> Response | None:
+        monitored = self.published(request)
+        if not isinstance(monitored, Monitored):
+            return monitored
+        if not monitored.asked_at:
+            tenant = self.front.tenant(request)
+        elif authenticate(request, monitored.asked_at):
+            tenant = self.front.authenticated(request)
+        else:
+            return None
+        return self.front.run(self.gate.monitor(monitored, tenant, root_of()))

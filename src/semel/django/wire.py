@@ -1,0 +1,115 @@
+"""Requests and answers, between Django's classes and the core's values."""
+
+from __future__ import annotations
+
+from io import BytesIO
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse, RawPostDataException
+from django.http.response import HttpResponseBase
+from django.urls import get_script_prefix
+
+from semel.answers import DIRECTIVE
+from semel.core.fingerprint import RequestParts
+from semel.core.http import Headers, Response
+from semel.core.policy import Policy
+
+CUT_SHORT = b"The request body ended before its Content-Length. Nothing was run.\n"
+WITHOUT_LENGTH = b"This server does not take a body in chunks. Send a Content-Length. Nothing was run.\n"
+
+
+class BodyConsumed(Exception):
+    """Somebody read the request's stream before us, so it can be neither fingerprinted nor given to the view."""
+
+
+def headers_of(request: HttpRequest) -> Headers:
+    """Names are lower case. The server or Django has joined repeated lines with commas, which no bare key may hold."""
+    found = [(name[5:], value) for name, value in request.META.items() if name.startswith("HTTP_")]
+    found += [(name, request.META[name]) for name in ("CONTENT_TYPE", "CONTENT_LENGTH") if request.META.get(name)]
+    return tuple((name.replace("_", "-").lower().encode(), _encoded(value)) for name, value in found)
+
+
+def root_of() -> str:
+    """Where the project is mounted, as its callers see it: of the request that this thread or task serves."""
+    prefix: str = get_script_prefix()
+    return prefix.rstrip("/")
+
+
+def parts_of(request: HttpRequest, headers: Headers, body: bytes) -> RequestParts:
+    """The path is the decoded one: two spellings of it are one request to Django, too."""
+    query: str = request.META.get("QUERY_STRING", "")
+    return RequestParts(request.method or "", request.path, query, headers, body)
+
+
+def body_limit(policy: Policy) -> int:
+    django_limit: int | None = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    return policy.body_max if django_limit is None else min(policy.body_max, django_limit)
+
+
+def read_body(request: HttpRequest, size_max: int) -> bytes | None:
+    """The body, which the view can read again; None when it is larger than `size_max`."""
+    if hasattr(request, "_body"):
+        body: bytes = request.body
+        return body if len(body) <= size_max else None
+    length = request.META.get("CONTENT_LENGTH") or ""
+    if str(length).isdecimal():
+        if int(length) > size_max:
+            return None
+    elif getattr(request, "scope", None) is not None and not request._read_started:
+        # Without a length Django would read whatever there is. `HttpRequest.body` keeps it in these two names, too.
+        body = request.read(size_max + 1)
+        if len(body) > size_max:
+            return None
+        request._body, request._stream = body, BytesIO(body)
+        return body
+    try:
+        body = request.body
+    except RawPostDataException:
+        raise BodyConsumed(
+            f"the body of {request.method} {request.path} was read as a stream before the idempotency middleware "
+            "saw it: let whoever did that use request.body, or exempt the view"
+        ) from None
+    return body
+
+
+def unfit_body(request: HttpRequest, body: bytes) -> HttpResponse | None:
+    """The answer when this is not the body that was sent. Django gives a view whatever has arrived."""
+    length = str(request.META.get("CONTENT_LENGTH") or "")
+    if length.isdecimal():
+        whole = len(body) >= int(length) or "HTTP_CONTENT_ENCODING" in request.META  # somebody may have decoded it
+        return None if whole else HttpResponse(CUT_SHORT, status=400, content_type="text/plain")
+    chunked = "chunked" in request.META.get("HTTP_TRANSFER_ENCODING", "").lower()
+    if chunked and hasattr(request, "environ"):  # through WSGI Django takes such a body for empty
+        return HttpResponse(WITHOUT_LENGTH, status=411, content_type="text/plain")
+    return None
+
+
+def response_of(response: HttpResponseBase, body: bytes) -> Response:
+    """An answer as the core knows it. Django keeps cookies apart from the headers."""
+    headers = [(name.encode("latin-1"), _encoded(value)) for name, value in response.headers.items()]
+    headers += [(b"Set-Cookie", _encoded(cookie.OutputString())) for cookie in response.cookies.values()]
+    return Response(response.status_code, tuple(headers), body)
+
+
+def django_response(response: Response) -> HttpResponse:
+    """An answer of ours, or a stored one, as Django sends it."""
+    made = HttpResponse(response.body, status=response.status)
+    del made.headers["Content-Type"]
+    for name, value in response.headers:
+        text, given = name.decode("latin-1"), value.decode("latin-1")
+        if name.lower() == b"set-cookie":
+            made.cookies.load(given)
+        else:
+            made.headers[text] = f"{made.headers[text]}, {given}" if text in made.headers else given
+    return made
+
+
+def strip_directives(response: HttpResponseBase) -> None:
+    name = DIRECTIVE.decode()
+    if name in response.headers:
+        del response.headers[name]
+
+
+def _encoded(value: str) -> bytes:
+    """Header text is latin-1 on the wire; only a test client gives anything else."""
+    return value.encode("latin-1", "backslashreplace")

@@ -1,0 +1,115 @@
+"""Idempotency keys for Flask: `Idempotency(app, store="postgresql://…")`, and marks on views.
+
+Flask answers for exceptions itself. In a keyed request, what an error handler of the application turns into an answer
+is an answer. What none handles has *raised*: Flask reports it as always (its log, its signal, error trackers), and the
+first caller and repeats get the stable problem in place of the page for status 500. `release_exceptions` that none
+handles give the key back and get that page. `NotExecuted` gives it back and is answered with 503; a blueprint's handler
+for every exception would come before ours, and must let it pass.
+
+Authentication inside Flask comes after the key is looked at. `identify` takes the environ; where the session tells who
+calls, open it: `with app.request_context(environ): return current_user.get_id()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypedDict, Unpack
+from wsgiref.types import WSGIEnvironment
+
+from flask import Flask, got_request_exception, request
+from flask.typing import ResponseReturnValue
+from werkzeug.exceptions import HTTPException
+
+from semel.core.http import Headers
+from semel.core.policy import Policy
+from semel.core.rules import Rule
+from semel.drive import OnEvent
+from semel.errors import NotExecuted, StoreMisconfigured
+from semel.gate import Admitted, Refused
+from semel.marks import UNMARKED, Marked, idempotency_exempt, idempotent, in_use, nearest_mark
+from semel.running import current_operation
+from semel.store import Store
+from semel.werkzeug import marked_rules
+from semel.wsgi.answers import wire_headers
+from semel.wsgi.middleware import IdempotencyMiddleware, Identify
+from semel.wsgi.request import path_of
+
+__all__ = ["Idempotency", "Rule", "idempotency_exempt", "idempotent"]
+
+
+class Settings(TypedDict, total=False):
+    """Those of `semel.wsgi.IdempotencyMiddleware`, where their defaults are, too."""
+
+    policy: Policy
+    rules: Iterable[Rule]
+    identify: Identify | None
+    publish: str | None
+    secret: bytes | str | None
+    on_event: OnEvent
+    quota_storage: str
+    waiters_max: int
+
+
+class Idempotency:
+    """The extension. Without `store` the URL in `app.config["SEMEL_STORE"]` is opened."""
+
+    def __init__(
+        self, app: Flask | None = None, *, store: Store | str | None = None, **settings: Unpack[Settings]
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        if app is not None:
+            self.init_app(app)
+
+    def init_app(self, app: Flask) -> None:
+        """Put the middleware in front of the application; it is `app.extensions["semel"]` afterwards."""
+        if "semel" in app.extensions:
+            raise StoreMisconfigured(f"Idempotency is set up for the application {app.name!r} already")
+        store: Store | str | None = app.config.get("SEMEL_STORE") if self._store is None else self._store
+        if store is None:
+            raise StoreMisconfigured('give Idempotency a store=, or set app.config["SEMEL_STORE"] to its URL')
+        middleware = app.extensions["semel"] = FlaskMiddleware(app, store, self._settings)
+        app.wsgi_app = middleware  # type: ignore[method-assign]
+        app.register_error_handler(NotExecuted, middleware.not_executed)
+        got_request_exception.connect(report, app)
+
+
+class FlaskMiddleware(IdempotencyMiddleware):
+    """The middleware that knows the routes: the mark on the view that will run comes before the rules."""
+
+    def __init__(self, flask: Flask, store: Store | str, settings: Settings) -> None:
+        super().__init__(flask.wsgi_app, store=store, **settings)
+        self._flask = flask
+
+    def admit(self, environ: WSGIEnvironment, headers: Headers) -> Admitted | Refused | None:
+        method: str = environ["REQUEST_METHOD"]
+        mark = nearest_mark(self._view(environ), method) if in_use() else UNMARKED
+        return self.gate.admit(method, path_of(environ), headers, mark)
+
+    def marked(self) -> Iterable[Marked]:
+        return marked_rules(self._flask.url_map, self._flask.view_functions)
+
+    def not_executed(self, error: NotExecuted) -> ResponseReturnValue:
+        """Flask's handler for work that declares that nothing was done."""
+        operation = current_operation()
+        if operation is None:
+            raise error
+        operation.nothing_done()
+        response = self.gate.answers(request.script_root).not_executed(str(error)).response
+        return self._flask.response_class(response.body, response.status, wire_headers(response.headers))
+
+    def _view(self, environ: WSGIEnvironment) -> object:
+        """The view that will run, by the application's own routes; None when there is none."""
+        try:
+            asked = self._flask.request_class(environ, populate_request=False, shallow=True)
+            adapter = self._flask.create_url_adapter(asked)
+            return None if adapter is None else self._flask.view_functions.get(adapter.match()[0])
+        except HTTPException:  # not found, not allowed, moved: Flask will say so
+            return None
+
+
+def report(sender: Flask, exception: Exception, **more: object) -> None:
+    """Flask answers for an exception that it has reported: tell the operation that its work raised."""
+    operation = current_operation()
+    if operation is not None:
+        operation.reported = exception

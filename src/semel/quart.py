@@ -1,0 +1,67 @@
+"""Quart: `protect(app, store="sqlite:///semel.db", identify=…)`, and marks on views.
+
+Quart answers for exceptions itself. What none of the application's error handlers turns into an answer has *raised*:
+Quart reports it as always, and the first caller and repeats get the stable problem. `NotExecuted` gives the key back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+from quart import Quart, Response, got_request_exception, request
+from werkzeug.exceptions import HTTPException
+
+from semel.asgi import IdempotencyMiddleware, idempotency_exempt, idempotent
+from semel.asgi.routes import place_of
+from semel.asgi.types import App, Scope
+from semel.core.rules import Rule
+from semel.errors import NotExecuted
+from semel.marks import UNMARKED, Mark, Marked, nearest_mark
+from semel.running import current_operation
+from semel.werkzeug import marked_rules
+
+__all__ = ["Rule", "idempotency_exempt", "idempotent", "protect"]
+
+
+def protect(app: Quart, **options: Any) -> None:
+    """Put the middleware (same options) in front of `app`."""
+    middleware = QuartMiddleware(app, **options)
+    app.asgi_app = cast(Any, middleware)  # type: ignore[method-assign]
+
+    async def not_executed(error: NotExecuted) -> Response:
+        operation = current_operation()
+        if operation is None:
+            raise error
+        operation.nothing_done()
+        answer = middleware.gate.answers(request.root_path).not_executed(str(error)).response
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in answer.headers]
+        return Response(answer.body, answer.status, dict(headers))
+
+    async def report(sender: Quart, exception: Exception, **more: object) -> None:
+        """Quart answers for an exception that it has reported: tell the operation that its work raised."""
+        operation = current_operation()
+        if operation is not None:
+            operation.reported = exception
+
+    app.register_error_handler(NotExecuted, not_executed)
+    got_request_exception.connect(report, app, weak=False)
+
+
+class QuartMiddleware(IdempotencyMiddleware):
+    """The middleware that knows the routes."""
+
+    def __init__(self, app: Quart, **options: Any) -> None:
+        super().__init__(cast(App, app.asgi_app), **options)
+        self._quart = app
+
+    def mark(self, scope: Scope) -> Mark:
+        adapter = self._quart.url_map.bind("")
+        try:
+            endpoint, _ = adapter.match(place_of(scope)[1], method=scope["method"])
+        except HTTPException:  # not found, not allowed, moved: Quart will say so
+            return UNMARKED
+        return nearest_mark(self._quart.view_functions.get(endpoint), scope["method"])
+
+    def marked(self, scope: Scope) -> Iterable[Marked]:
+        return marked_rules(self._quart.url_map, self._quart.view_functions)

@@ -1,0 +1,120 @@
+"""One keyed request: read it, claim its key, and find out who answers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from contextvars import copy_context
+from io import BytesIO
+from typing import TYPE_CHECKING, assert_never
+from wsgiref.types import StartResponse, WSGIEnvironment
+
+from semel.admission import Answered, Keyed, Unprotected
+from semel.answers import Answers
+from semel.core import http
+from semel.core.fingerprint import RequestParts
+from semel.core.http import Headers, Response
+from semel.core.protocol import Run
+from semel.drive import drive
+from semel.gate import Admitted
+from semel.running import Operation, enter
+from semel.wsgi.answers import (
+    ExcInfo,
+    Streamed,
+    WireHeaders,
+    close_in,
+    parts_in,
+    plain,
+    respond,
+    undirected,
+    wire_headers,
+)
+from semel.wsgi.execution import Execution
+from semel.wsgi.request import length_is_known, length_of, raw_path_of, read
+
+if TYPE_CHECKING:
+    from semel.wsgi.middleware import IdempotencyMiddleware
+
+logger = logging.getLogger("semel")
+CUT_SHORT = plain(400, b"The request body ended before its Content-Length. Nothing was run.\n")
+"""Hardly anybody is there to read it: the client left while it was sending."""
+WITHOUT_LENGTH = plain(411, b"This server does not take a body in chunks. Send a Content-Length. Nothing was run.\n")
+"""The application would take the body for empty, and every other one under the same key for the same."""
+
+
+class Exchange:
+    """Everything about one request up to the moment when its work begins."""
+
+    def __init__(
+        self,
+        front: IdempotencyMiddleware,
+        admitted: Admitted,
+        answers: Answers,
+        environ: WSGIEnvironment,
+        headers: Headers,
+        start_response: StartResponse,
+    ) -> None:
+        self.front = front
+        self.policy = admitted.policy
+        self.admitted = admitted
+        self.answers = answers
+        self.environ = environ
+        self.headers = headers
+        self.start_response = start_response
+
+    def run(self) -> Iterable[bytes]:
+        body = self._read_body()
+        if isinstance(body, Response):
+            return respond(self.start_response, body)
+        method, query = self.environ["REQUEST_METHOD"].upper(), self.environ.get("QUERY_STRING", "")
+        request = RequestParts(method, raw_path_of(self.environ), query, self.headers, body)
+        self._hand_on(body)  # `identify` may look at it
+        keyed = Keyed(self.front, self.admitted, self.answers, self.front.tenant(self.environ), request)
+        self._hand_on(body)
+        return self._serve(keyed)
+
+    def _read_body(self) -> bytes | Response:
+        """The whole body, or the answer when there is nothing to serve."""
+        if not length_is_known(self.environ):
+            return WITHOUT_LENGTH
+        length, size_max = length_of(self.environ), self.policy.body_max
+        too_large = length is not None and length > size_max
+        body = b"" if too_large else read(self.environ["wsgi.input"], size_max + 1 if length is None else length)
+        if too_large or len(body) > size_max:
+            return self.answers.too_large_body(size_max)
+        if length is not None and len(body) < length:
+            logger.warning(
+                "the body of %s %s ended after %d of %d bytes: the client left, or wsgi.input was read before us",
+                self.environ["REQUEST_METHOD"], raw_path_of(self.environ), len(body), length,
+            )  # fmt: skip
+            return CUT_SHORT
+        return body
+
+    def _hand_on(self, body: bytes) -> None:
+        self.environ["wsgi.input"] = BytesIO(body)
+        self.environ["wsgi.input_terminated"] = True
+
+    def _serve(self, keyed: Keyed) -> Iterable[bytes]:
+        begun = drive(keyed.begin(), self.front.perform)
+        match begun:
+            case Run(lease):
+                return Execution(self, keyed, lease).run()
+            case Unprotected(lease):
+                return self._run_open(Operation(lease))
+            case Answered(response):
+                return respond(self.start_response, response)
+            case _:
+                assert_never(begun)
+
+    def _run_open(self, operation: Operation) -> Iterable[bytes]:
+        """Fail open: run unprotected, and say so."""
+        context = copy_context()
+        context.run(enter, operation)
+        iterable = context.run(self.front.app, self.environ, self._marked_start_response)
+        return Streamed(parts_in(context, context.run(iter, iterable)), lambda: close_in(context, iterable))
+
+    def _marked_start_response(
+        self, status: str, headers: WireHeaders, exc_info: ExcInfo = None
+    ) -> Callable[[bytes], object]:
+        """The application's own answer, with the mark that nothing was stored."""
+        return self.start_response(status, [*undirected(headers), *wire_headers((http.NOT_STORED,))], exc_info)

@@ -1,0 +1,197 @@
+"""The work of one exchange: run the application, collect its answer, settle the lease, and only then let the answer go.
+
+A WSGI application cannot both answer and raise. Work that raised is answered with the stable problem, like every repeat
+of it, and the exception goes on when the server closes the answer, which it does after the last byte: so the caller has
+its answer, and the exception reaches the server's log, and an error tracker around us, once. The connection then ends.
+(wsgiref logs it too, and then stumbles over itself: it forgets on closing that it has answered. Nothing more is sent.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import copy_context
+from typing import TYPE_CHECKING
+from wsgiref.util import FileWrapper
+
+from semel.admission import Keyed
+from semel.answers import NO_ANSWER, Ended
+from semel.core.http import Headers, Response
+from semel.core.protocol import Settlement, Superseded
+from semel.core.records import Lease
+from semel.core.tables import Ending
+from semel.drive import drive
+from semel.running import Operation, enter
+from semel.wsgi.answers import ExcInfo, Streamed, WireHeaders, close_in, parts_in, respond, status_line, wire_headers
+
+if TYPE_CHECKING:
+    from semel.wsgi.exchange import Exchange
+
+logger = logging.getLogger("semel")
+
+
+class Unfinished(RuntimeError):
+    """The application returned before its answer was complete."""
+
+
+class Execution:
+    """One attempt. The application runs in a context of its own, from its call to the closing of its answer.
+
+    So it finds its operation wherever the server iterates, and the thread's next request does not.
+    """
+
+    def __init__(self, exchange: Exchange, keyed: Keyed, lease: Lease) -> None:
+        self.exchange = exchange
+        self.keyed = keyed
+        self.answers = exchange.answers
+        self.policy = exchange.policy
+        self.lease = lease
+        self.kept = exchange.front.keeper.keep(lease, lease_ms=self.policy.lease_ms)
+        self.operation = Operation(lease, self.kept)
+        self.context = copy_context()
+        self.context.run(enter, self.operation)
+        self._status: int | None = None
+        self._headers: Headers = ()
+        self._chunks: list[bytes] = []
+        self._size = 0
+        self._settlement: Settlement | None = None
+        self._instead: Response | None = None
+        self._wire_write: Callable[[bytes], object] | None = None
+        self._iterable: Iterable[bytes] = ()
+        self._iterator: Iterator[bytes] = iter(())
+        self._error: Exception | None = None
+
+    def run(self) -> Iterable[bytes]:
+        try:
+            return self._run()
+        except BaseException:  # no answer is handed on, so nobody else closes
+            try:
+                self.close()
+            except Exception:
+                logger.exception("closing the application's answer failed")
+            raise
+
+    def _run(self) -> Iterable[bytes]:
+        try:
+            self._collect()
+            done = self._ended(whole=True) if self._settlement is None else None
+        except BaseException as error:
+            done = self._ended_by(error)
+            if done is None:
+                raise
+        if done is not None:
+            return respond(self.exchange.start_response, self._settle(done), self.close)
+        if self._instead is not None:
+            return respond(self.exchange.start_response, self._instead, self.close)
+        return Streamed(self._rest(), self.close)
+
+    def _collect(self) -> None:
+        """Run the application until its answer is whole, or too large to keep."""
+        environ = self.exchange.environ
+        if "wsgi.file_wrapper" in environ:  # some servers' own cannot be read from Python
+            environ["wsgi.file_wrapper"] = FileWrapper
+        self._iterable = self.context.run(self.exchange.front.app, environ, self._start_response)
+        self._iterator = parts_in(self.context, self.context.run(iter, self._iterable))
+        while self._settlement is None:
+            try:
+                chunk = next(self._iterator)
+            except StopIteration:
+                break
+            self._take(chunk)
+
+    def _rest(self) -> Iterator[bytes]:
+        """What was collected and what the application still has to say."""
+        collected = b"".join(self._chunks)
+        self._chunks.clear()
+        if collected:
+            yield collected
+        yield from self._iterator
+
+    def close(self) -> None:
+        """The server is done: close what the application returned, once, and let its exception go on."""
+        iterable, self._iterable = self._iterable, ()
+        error, self._error = self._error, None
+        try:
+            close_in(self.context, iterable)
+        finally:
+            if error is not None:
+                raise error
+
+    # What the application calls
+
+    def _start_response(self, status: str, headers: WireHeaders, exc_info: ExcInfo = None) -> Callable[[bytes], object]:
+        if exc_info is not None and exc_info[1] is not None:
+            if self._size:  # the application has begun to answer, and says now that it cannot go on
+                raise exc_info[1].with_traceback(exc_info[2])
+        elif self._status is not None:
+            raise AssertionError("start_response() was called again without exc_info")
+        self._status = int(status.partition(" ")[0])
+        self._headers = tuple((name.encode("latin-1"), value.encode("latin-1")) for name, value in headers)
+        return self._write
+
+    def _write(self, chunk: bytes) -> None:
+        self._take(chunk)
+        if self._wire_write is not None:
+            self._wire_write(b"".join(self._chunks))
+            self._chunks.clear()
+
+    def _take(self, chunk: bytes) -> None:
+        if self._instead is not None:
+            return
+        if self._status is None and chunk:
+            raise AssertionError("the application answered before it called start_response()")
+        self._chunks.append(chunk)
+        self._size += len(chunk)
+        if self._size > self.policy.result_max and self._settlement is None:
+            self._overflow()
+
+    # How it ended
+
+    def _overflow(self) -> None:
+        """Too large to keep: a tombstone is stored first, then the answer streams on, whole."""
+        done = self._ended(whole=False)
+        final = self._settle(done)
+        if isinstance(self._settlement, Superseded) or done.ending is Ending.RAISED:
+            self._instead = final
+            self._chunks.clear()
+        else:
+            self._wire_write = self.exchange.start_response(status_line(final.status), wire_headers(final.headers))
+
+    def _ended(self, *, whole: bool) -> Ended:
+        """The application answered, or its framework did for an exception that it has reported."""
+        operation = self.operation
+        if self._status is None:
+            raise Unfinished("the application returned and never called start_response()")
+        if operation.reported is not None:
+            if (declared := self.answers.declared(operation.reported)) is not None:
+                return declared
+            if not self._means_nothing_done(operation.reported):
+                return self.answers.raised()
+            operation.nothing_done()
+        response = Response(self._status, self._headers, b"".join(self._chunks) if whole else b"")
+        judge = self.answers.answered if whole else self.answers.too_large
+        return judge(response, self.policy, nothing_done=operation.nothing_was_done)
+
+    def _ended_by(self, error: BaseException) -> Ended | None:
+        """What work that raised is answered with; None when the exception goes on instead of an answer."""
+        if self._settlement is not None:
+            return None  # the answer is on its way already, and breaks off
+        if (declared := self.answers.declared(error)) is not None:
+            return declared
+        if not isinstance(error, Exception):  # killed or timed out: nobody may say how it ended, so the lease lapses
+            self._settle(Ended(Ending.INTERRUPTED, None, NO_ANSWER))
+            return None
+        if self._means_nothing_done(error):
+            self._settle(Ended(Ending.NOTHING_DONE, None, NO_ANSWER))
+            return None
+        self._error = error
+        return self.answers.raised()
+
+    def _means_nothing_done(self, error: Exception) -> bool:
+        return self.operation.nothing_was_done or isinstance(error, tuple(self.policy.release_exceptions))
+
+    def _settle(self, done: Ended) -> Response:
+        front = self.exchange.front
+        front.keeper.stop(self.kept)
+        self._settlement = drive(self.keyed.settle(self.lease, done), front.perform)
+        return self.answers.settled(self._settlement, done)

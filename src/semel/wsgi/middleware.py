@@ -1,0 +1,127 @@
+"""The middleware: settings, checked at start-up, and the way of a request through them."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Iterable
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+from semel.admission import WAITERS_MAX, Waiters
+from semel.background import Background
+from semel.core import http
+from semel.core.http import Headers, Response
+from semel.core.policy import Policy
+from semel.core.protocol import abandon
+from semel.core.records import Lease
+from semel.core.rules import Rule
+from semel.drive import OnEvent, drive, ignore, logged, performer
+from semel.gate import Admitted, Gate, Refused
+from semel.keeper import Keeper
+from semel.marks import SAFE, Marked
+from semel.monitors import Monitored
+from semel.opening import open_store
+from semel.published import published
+from semel.quota import DEFAULT_STORAGE, Quotas, counting
+from semel.store import Store
+from semel.wsgi.answers import respond, start_undirected
+from semel.wsgi.exchange import Exchange
+from semel.wsgi.request import headers_of, path_of, root_of
+
+Identify = Callable[[WSGIEnvironment], "str | None"]
+
+logger = logging.getLogger("semel")
+
+
+class IdempotencyMiddleware:
+    """Makes retries of the wrapped application's unsafe methods safe.
+
+    `store` is a store or a URL; `policy` applies where no rule does; `identify` maps a request's environ to a tenant.
+    `secret` keys the stored fingerprints and the links of accepted operations: give the same one to every process. A
+    first request always runs while its caller waits; `Prefer: respond-async` and `in_flight="accept"` are for repeats.
+    """
+
+    def __init__(
+        self,
+        app: WSGIApplication,
+        *,
+        store: Store | str,
+        policy: Policy = Policy(),
+        rules: Iterable[Rule] = (),
+        identify: Identify | None = None,
+        publish: str | None = http.WELL_KNOWN,
+        secret: bytes | str | None = None,
+        on_event: OnEvent = ignore,
+        quota_storage: str = DEFAULT_STORAGE,
+        waiters_max: int = WAITERS_MAX,
+    ) -> None:
+        self.app = app
+        listener = logged(on_event)
+        bound = getattr(store, "in_transactions", False)
+        self.gate = Gate(policy, rules, publish=publish, secret=secret, on_event=listener, in_transactions=bound)
+        self.owns_store = isinstance(store, str)
+        self.store: Store = open_store(store) if isinstance(store, str) else store
+        if inspect.iscoroutinefunction(self.store.claim):
+            raise TypeError(f"{type(store).__name__} is an async store; open one for WSGI with semel.open_store(url)")
+        if inspect.iscoroutinefunction(identify):
+            raise TypeError("identify= is a coroutine function, and WSGI has no event loop: give a plain function")
+        self.identify = identify
+        quotas = Quotas(quota_storage)
+        if self.gate.has_quota:
+            _ = quotas.limiter  # says at start-up what is missing
+        self.perform = counting(performer(self.store, listener), quotas)
+        self.keeper = Keeper(self.store, listener)
+        self.background = Background()
+        self.waiters = Waiters(waiters_max)
+        if identify is None:
+            logger.warning(
+                self.gate.unidentified(
+                    "IdempotencyMiddleware was given no identify=",
+                    "Pass identify=, a function from the environ to the account's name.",
+                )
+            )
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if environ["REQUEST_METHOD"] in SAFE:
+            answer = self._published(environ) if environ["REQUEST_METHOD"] == "GET" else None
+            return self.app(environ, start_response) if answer is None else respond(start_response, answer)
+        headers = headers_of(environ)
+        admitted = self.admit(environ, headers)
+        if admitted is None:
+            return self.app(environ, start_undirected(start_response))
+        answers = self.gate.answers(root_of(environ))
+        if isinstance(admitted, Refused):
+            return respond(start_response, answers.refused(admitted.kind, admitted.detail))
+        return Exchange(self, admitted, answers, environ, headers, start_response).run()
+
+    def admit(self, environ: WSGIEnvironment, headers: Headers) -> Admitted | Refused | None:
+        return self.gate.admit(environ["REQUEST_METHOD"], path_of(environ), headers)
+
+    def marked(self) -> Iterable[Marked]:
+        """Every marked endpoint, for the published policy: plain WSGI has no routes to look at."""
+        return ()
+
+    def tenant(self, environ: WSGIEnvironment) -> str | None:
+        """Who calls: what `identify` says, else the authenticated user, else whoever holds these credentials."""
+        if self.identify is not None:
+            return self.identify(environ)
+        authorization: str | None = environ.get("HTTP_AUTHORIZATION")
+        credentials = None if authorization is None else authorization.encode("latin-1")
+        return self.gate.caller(environ.get("REMOTE_USER") or None, credentials)
+
+    def abandon_later(self, lease: Lease) -> None:
+        """Give back a claim whose fate is not known."""
+        self.background.do(lambda: drive(abandon(lease), self.perform))
+
+    def close(self) -> None:
+        """Close the store if it is ours: for a server that says when a process ends, which WSGI does not."""
+        if self.owns_store:
+            self.store.close()
+
+    def _published(self, environ: WSGIEnvironment) -> Response | None:
+        """The policy document, or how an accepted operation ended; None when the request is the application's."""
+        path, root = path_of(environ), root_of(environ)
+        found = published(self.gate, path, headers_of(environ), root=root, marks=self.marked)
+        if not isinstance(found, Monitored):
+            return found
+        return drive(self.gate.monitor(found, self.tenant(environ), root), self.perform)
