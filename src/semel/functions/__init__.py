@@ -1,0 +1,12 @@
+"""Functions and blocks that take effect once for each key, sync and async.
+
+`@idempotent(…)` on a function, `operation(…)` around a block, `run(…)` for a single call. Settings belong to the call,
+or to the decorated function; what functions share is the store.
+"""
+
+from semel.codecs.values import derived_key
+from semel.functions.blocks import Block, operation
+from semel.functions.decorator import arun, idempotent, run
+from semel.functions.settings import NotDone, Options, StillUnknown
+
+__all__ = ["Block", "NotDone", "Options", "StillUnknown", "arun", "derived_key", "idempotent", "operation", "run"]

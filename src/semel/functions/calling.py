@@ -1,0 +1,143 @@
+"""A function that is called through a block, and what can be said about it before it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any, Generic, TypeVar, get_type_hints
+
+from semel.core.records import Key
+from semel.errors import Superseded, Unstorable
+from semel.functions.blocks import Block
+from semel.functions.front import async_front_of, front_of
+from semel.functions.settings import Options, Settings
+from semel.store import AsyncStore, Store
+
+R = TypeVar("R")
+
+
+class Annotated:
+    """Says that the return type is what the function's own annotation says."""
+
+
+ANNOTATED = Annotated()
+
+
+class Function(Generic[R]):
+    """A function and everything that was chosen for it. It changes once at most: when its annotation can be read."""
+
+    def __init__(
+        self, function: Callable[..., Any], store: Store | AsyncStore | str, returns: object, options: Options
+    ) -> None:
+        self._function = function
+        self._store = store
+        self._returns = returns
+        self._options = options
+        self._settings: Settings[R] | None = None
+        (async_front_of if is_async(function) else front_of)(store)  # says at once what is wrong with it
+        if inspect.iscoroutinefunction(options.get("reconcile")) and not is_async(function):
+            raise TypeError("reconcile= is a coroutine function, and the function is not: give a plain function")
+        Settings[R].of(object, options)
+        with contextlib.suppress(NameError):  # a class that is defined further down: the first call finds out
+            self._settings = self._read()
+
+    def call(self, key: Key, compared: object, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R:
+        block = self._block(key, compared, args, kwargs)
+        try:
+            with block as operation:
+                if not operation.replayed:
+                    operation.result = self._function(*args, **kwargs)
+        except Superseded:
+            if not block.operation.replayed:  # raised by the work itself
+                raise
+        return block.operation.result
+
+    async def acall(self, key: Key, compared: object, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R:
+        block = self._block(key, compared, args, kwargs)
+        try:
+            async with block as operation:
+                if not operation.replayed:
+                    operation.result = await self._function(*args, **kwargs)
+        except Superseded:
+            if not block.operation.replayed:
+                raise
+        return block.operation.result
+
+    def _block(self, key: Key, compared: object, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Block[R]:
+        settings = self._settings or self._read_now()
+        asked = settings.reconcile
+        reconcile = None if asked is None else functools.partial(asked, *args, **kwargs)
+        try:
+            return Block(key, compared, self._store, settings, reconcile)
+        except Unstorable as error:
+            raise Unstorable(
+                f"the arguments of {key.scope} cannot be compared with those of a repeat: {error} Choose what makes a "
+                'call this call, for instance fingerprint=("order_id", "amount"). Nothing was run.'
+            ) from None
+
+    def _read(self) -> Settings[R]:
+        returns = self._returns
+        if returns is ANNOTATED:
+            returns = _return_annotation(self._function)
+        return Settings[R].of(returns, self._options)
+
+    def _read_now(self) -> Settings[R]:
+        try:
+            self._settings = self._read()
+        except NameError as error:
+            raise Unstorable(
+                f"the return annotation of {scope_of(self._function, None)} cannot be read ({error}), so nobody can "
+                "tell whether its result can be stored: give returns=TheType. Nothing was run."
+            ) from None
+        return self._settings
+
+
+def checked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Refuse what has no single result."""
+    if isinstance(function, (classmethod, staticmethod)):
+        raise TypeError(f"write @{type(function).__name__} above @semel.idempotent(…), not below")
+    if isinstance(function, type) or not callable(function):
+        raise TypeError(f"semel protects functions and methods, and {function!r} is neither")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(
+            f"{scope_of(function, None)} is a generator: it has no single result to store. Protect the function that "
+            "consumes it, or return a list."
+        )
+    return function
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+def scope_of(function: Callable[..., Any], scope: str | None) -> str:
+    """What is called: the chosen scope, or the function's full name."""
+    if scope is not None:
+        return scope
+    name = getattr(function, "__qualname__", None)
+    if name is None or name.endswith("<lambda>"):
+        raise TypeError(f"{function!r} has no name of its own: give scope=, so that its keys are not another's")
+    return f"{function.__module__}.{name}"
+
+
+def _return_annotation(function: Any) -> object:
+    """The return annotation alone: those of parameters may name what is only imported for type checkers."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function if hasattr(function, "__qualname__") else type(function).__call__)
+    returns: dict[str, Any] = {"return": getattr(function, "__annotations__", {}).get("return", object)}
+    names = {**getattr(function, "__globals__", {}), **_closure(function)}
+    return get_type_hints(SimpleNamespace(__annotations__=returns), names, include_extras=True)["return"]
+
+
+def _closure(function: Any) -> dict[str, object]:
+    """What a function takes from around it, where classes of a test or a notebook's cell are defined."""
+    code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None) or ()
+    found: dict[str, object] = {}
+    for name, cell in zip(code.co_freevars if code else (), cells, strict=False):
+        with contextlib.suppress(ValueError):  # not defined yet
+            found[name] = cell.cell_contents
+    return found

@@ -1,0 +1,97 @@
+"""`@idempotent(…)` for functions and methods, `run(…)` and `arun(…)` for single calls."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, ParamSpec, TypeVar, TypeVarTuple, Unpack, cast
+
+from semel.core.records import Key
+from semel.functions.arguments import Arguments, Chosen
+from semel.functions.calling import ANNOTATED, Function, checked, is_async, scope_of
+from semel.functions.settings import Options
+from semel.store import AsyncStore, Store
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
+
+
+def idempotent(
+    *,
+    store: Store | AsyncStore | str,
+    key: Chosen,
+    tenant: Chosen | None = None,
+    fingerprint: Chosen | Iterable[str] | None = None,
+    scope: str | None = None,
+    returns: object = ANNOTATED,
+    **options: Unpack[Options],
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Make a function take effect once for each key, sync or async; every repeat gets the first result.
+
+    `key`, `tenant` and `fingerprint` are paths into the arguments (`"cmd.payment_intent_id"`) or functions of them; the
+    fingerprint is all arguments unless it is chosen. `scope` is the function's full name unless it is given: give it
+    to a function that may be moved or renamed. `returns` is the return annotation unless it is given. HTTP endpoints
+    are marked by another `idempotent`, that of `semel.asgi`, `semel.flask` or `semel.django`.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        arguments = Arguments(checked(function), key, tenant, fingerprint)
+        once = Function[Any](function, store, returns, options)
+        where = scope_of(function, scope)
+
+        def call(*args: P.args, **kwargs: P.kwargs) -> Any:
+            bound = arguments.bind(args, kwargs)
+            name = Key(arguments.tenant(bound), where, arguments.name(bound))
+            return once.call(name, arguments.compared(bound), args, kwargs)
+
+        async def acall(*args: P.args, **kwargs: P.kwargs) -> Any:
+            bound = arguments.bind(args, kwargs)
+            name = Key(arguments.tenant(bound), where, arguments.name(bound))
+            return await once.acall(name, arguments.compared(bound), args, kwargs)
+
+        wrapped = acall if is_async(function) else call
+        return cast("Callable[P, R]", functools.wraps(function)(wrapped))
+
+    return decorate
+
+
+def run(
+    key: str | Key,
+    function: Callable[[Unpack[Ts]], R],
+    *args: *Ts,
+    store: Store | AsyncStore | str,
+    scope: str | None = None,
+    tenant: str = "",
+    returns: object = ANNOTATED,
+    **options: Unpack[Options],
+) -> R:
+    """Call `function(*args)` once for `key`; a repeat with other arguments is refused.
+
+    Arguments that must be named go into a `functools.partial`, which then needs a `scope`.
+    """
+    if is_async(function):
+        raise TypeError("run() is for sync functions: write `await semel.arun(…)` for this one")
+    once = Function[R](checked(function), store, returns, options)
+    return once.call(_key(key, tenant, function, scope), args, args, {})
+
+
+async def arun(
+    key: str | Key,
+    function: Callable[[Unpack[Ts]], Awaitable[R]],
+    *args: *Ts,
+    store: Store | AsyncStore | str,
+    scope: str | None = None,
+    tenant: str = "",
+    returns: object = ANNOTATED,
+    **options: Unpack[Options],
+) -> R:
+    """The same for a coroutine function, with an async store or a URL."""
+    if not is_async(function):
+        raise TypeError("arun() is for coroutine functions: call semel.run(…) for this one")
+    once = Function[R](checked(function), store, returns, options)
+    return await once.acall(_key(key, tenant, function, scope), args, args, {})
+
+
+def _key(key: str | Key, tenant: str, function: Callable[..., object], scope: str | None) -> Key:
+    return key if isinstance(key, Key) else Key(tenant, scope_of(function, scope), key)

@@ -1,0 +1,1 @@
+"""Functions and blocks: decorators, codecs, crashes."""
