@@ -1,0 +1,23 @@
+"""Exactly-once: the record of an operation and what the operation writes, in one database transaction.
+
+`within(connection).operation(key)` is a block inside of a transaction of yours; `run` and `arun` also begin, repeat and
+end the transactions; a `TransactionStore` does that for the requests of an HTTP front.
+"""
+
+from semel.transaction.binding import Bound, within
+from semel.transaction.blocks import Block, TransactionOperation
+from semel.transaction.errors import RetryTransaction
+from semel.transaction.http import AsyncTransactionStore, TransactionStore
+from semel.transaction.running import arun, run
+
+__all__ = [
+    "AsyncTransactionStore",
+    "Block",
+    "Bound",
+    "RetryTransaction",
+    "TransactionOperation",
+    "TransactionStore",
+    "arun",
+    "run",
+    "within",
+]

@@ -1,0 +1,69 @@
+"""`within(connection)`: a store bound to your transaction."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar, Unpack, overload
+
+from semel.core.records import Key
+from semel.functions.blocks import DEFAULT_SCOPE
+from semel.transaction.blocks import Block
+from semel.transaction.drivers import driver_for
+from semel.transaction.settings import Options, Settings
+
+R = TypeVar("R")
+
+
+class Bound:
+    """A store bound to one connection or session. It holds nothing, so make one whenever you need it."""
+
+    def __init__(self, connection: object, *, schema: str = "") -> None:
+        self._driver = driver_for(connection, schema)
+
+    @overload
+    def operation(
+        self,
+        key: str | Key,
+        *,
+        returns: type[R],
+        scope: str = ...,
+        tenant: str = ...,
+        fingerprint: object = ...,
+        **options: Unpack[Options],
+    ) -> Block[R]: ...
+    @overload
+    def operation(
+        self,
+        key: str | Key,
+        *,
+        scope: str = ...,
+        tenant: str = ...,
+        fingerprint: object = ...,
+        **options: Unpack[Options],
+    ) -> Block[object]: ...
+    def operation(
+        self,
+        key: str | Key,
+        *,
+        returns: Any = object,
+        scope: str = DEFAULT_SCOPE,
+        tenant: str = "",
+        fingerprint: object = None,
+        **options: Unpack[Options],
+    ) -> Block[Any]:
+        """A block whose writes and whose record are committed together, or not at all.
+
+        `fingerprint` is whatever makes this call this one: a repeat with another is refused. `scope` keeps blocks apart
+        that may be given the same keys. `returns` is the type of `op.result` where that is more than plain data.
+        """
+        if not isinstance(key, Key):
+            key = Key(tenant, scope, key)
+        return Block(self._driver, key, fingerprint, Settings[Any].of(returns, options))
+
+
+def within(connection: object, *, schema: str = "") -> Bound:
+    """Bind to the transaction of `connection`: of psycopg, asyncpg, sqlite3, aiosqlite, SQLAlchemy or Django.
+
+    The records are those of the ordinary store of that database. `schema` is where PostgreSQL has its tables, if the
+    search path does not say so.
+    """
+    return Bound(connection, schema=schema)

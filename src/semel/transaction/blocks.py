@@ -1,0 +1,158 @@
+"""The block: one operation inside of your transaction.
+
+    with Session.begin() as session, within(session).operation(key) as op:
+        if op.replayed:
+            return op.result
+        session.add(Payment(…))
+        op.result = {…}
+
+Entering inserts the record, so that a twin waits for the end of your transaction. Leaving stores the result in it.
+Nothing here commits or rolls back: the record shares the fate of what the block wrote.
+"""
+
+from __future__ import annotations
+
+import inspect
+import secrets
+from types import TracebackType
+from typing import Any, Generic, TypeVar, assert_never, cast
+
+from semel.codecs.values import NotKept, Raised, Returned
+from semel.core.effects import Claim, Complete
+from semel.core.fingerprint import digest
+from semel.core.protocol import Replay, decide
+from semel.core.records import Key, Lease, Occupied, Result
+from semel.drive import adrive, drive
+from semel.errors import Misuse, ResultNotKept, Unstorable
+from semel.functions.plans import not_kept, refusal
+from semel.running import BlockOperation, Operation, current_operation, enter
+from semel.transaction.drivers import AsyncDriver, Driver
+from semel.transaction.errors import RetryTransaction, retry_of
+from semel.transaction.scripts import LEASE_MS, Claimed, Granted
+from semel.transaction.settings import Settings
+
+R = TypeVar("R")
+ErrorType = type[BaseException] | None
+
+
+class TransactionOperation(BlockOperation[R]):
+    """The operation of such a block. `fail` makes an error its result, for this caller to raise and for repeats."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, lease: Lease) -> None:
+        super().__init__(lease)
+        self.error: Exception | None = None
+
+    def fail(self, error: Exception) -> None:
+        """Store `error`, one of `final_errors`, as the answer: every repeat raises it.
+
+        What the block wrote is committed with it. To remember a failure whose writes are rolled back, roll back first
+        and do this in a second transaction, or let `semel.transaction.run` do so.
+        """
+        self.error = error
+
+
+class Block(Generic[R]):
+    """One operation, to be entered once: `with` a sync connection, `async with` an async one."""
+
+    def __init__(self, driver: Driver | AsyncDriver, key: Key, fingerprint: object, settings: Settings[R]) -> None:
+        self._driver = driver
+        self._settings = settings
+        printed = digest([b"function", settings.values.canonical(fingerprint)])  # as `semel.operation` does it
+        self._claim = Claim(key, printed, secrets.token_urlsafe(16), LEASE_MS, settings.retention_ms, takeover=False)
+        self._operation: TransactionOperation[R] | None = None
+        self._outer: Operation | None = None
+        self._mark: str | None = None
+
+    # Sync
+
+    def __enter__(self) -> TransactionOperation[R]:
+        driver = self._of_kind(is_async=False)
+        driver.check()
+        return self._begun(drive(driver.engine.claim(self._claim, self._settings.wait_ms), driver.perform))
+
+    def __exit__(self, kind: ErrorType, error: BaseException | None, _: TracebackType | None) -> None:
+        if (operation := self._left(error)) is not None:
+            driver = self._of_kind(is_async=False, again=True)
+            driver.flush()
+            drive(driver.engine.complete(*self._ended(operation)), driver.perform)
+
+    # Async
+
+    async def __aenter__(self) -> TransactionOperation[R]:
+        driver = self._of_kind(is_async=True)
+        await driver.check()
+        return self._begun(await adrive(driver.engine.claim(self._claim, self._settings.wait_ms), driver.perform))
+
+    async def __aexit__(self, kind: ErrorType, error: BaseException | None, _: TracebackType | None) -> None:
+        if (operation := self._left(error)) is not None:
+            driver = self._of_kind(is_async=True, again=True)
+            await driver.flush()
+            await adrive(driver.engine.complete(*self._ended(operation)), driver.perform)
+
+    # Both
+
+    def _of_kind(self, *, is_async: bool, again: bool = False) -> Any:
+        if inspect.iscoroutinefunction(self._driver.perform) != is_async:
+            kind, write = ("an async", "async with") if not is_async else ("a sync", "with")
+            raise TypeError(f"this is {kind} connection: write `{write} within(…).operation(…)`")
+        if self._operation is not None and not again:
+            raise Misuse("a block is entered once: call within(…).operation(…) again for every call")
+        return self._driver
+
+    def _begun(self, claimed: Claimed) -> TransactionOperation[R]:
+        match claimed:
+            case Granted(lease, mark):
+                self._mark = mark
+                operation = TransactionOperation[R](lease)
+            case Occupied():
+                operation = self._found(claimed)
+            case _:
+                assert_never(claimed)
+        self._operation, self._outer = operation, current_operation()
+        enter(operation)
+        return operation
+
+    def _found(self, occupied: Occupied) -> TransactionOperation[R]:
+        decision = decide(occupied, self._claim.fingerprint, self._settings.policy)
+        if not isinstance(decision, Replay):
+            raise refusal(cast(Any, decision), self._claim.key)  # an occupied key is never ours to run
+        outcome = self._settings.values.decode(decision.result)
+        match outcome:
+            case Returned(value):
+                return cast("TransactionOperation[R]", TransactionOperation[R].of(decision.record, value))
+            case Raised(error):
+                raise error
+            case NotKept():
+                raise ResultNotKept(not_kept(self._claim.key, outcome))
+            case _:
+                assert_never(outcome)
+
+    def _left(self, error: BaseException | None) -> TransactionOperation[R] | None:
+        """The operation whose result is to be stored now; None when there is nothing to do."""
+        operation = self._operation
+        assert operation is not None, "`with` leaves only what it has entered"
+        enter(self._outer)
+        if error is not None:
+            retry = retry_of(error)
+            if retry is not None and not isinstance(error, RetryTransaction):
+                raise retry from error
+            return None
+        operation.check_looked()
+        return None if self._mark is None else operation
+
+    def _ended(self, operation: TransactionOperation[R]) -> tuple[Complete, str]:
+        assert self._mark is not None
+        return Complete(operation.lease, self._result(operation), self._settings.retention_ms), self._mark
+
+    def _result(self, operation: TransactionOperation[R]) -> Result:
+        """What is stored. Nothing is committed yet, so what cannot be stored is simply refused."""
+        error = operation.error
+        result = self._settings.values.encode(Returned(operation.outcome()) if error is None else Raised(error))
+        size, size_max = len(result.payload), self._settings.policy.result_max
+        if size > size_max:
+            raise Unstorable(
+                f"the result of {operation.key.name!r} has {size} bytes, the limit is {size_max}: roll back"
+            )
+        return result

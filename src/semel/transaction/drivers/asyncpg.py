@@ -1,0 +1,43 @@
+"""asyncpg: connections, also those of a pool, inside of `connection.transaction()`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from semel.core.effects import Effect
+from semel.stores.sql.statements import Rows, Statement
+from semel.transaction.drivers import AsyncDriver, NamedRows, autocommit
+from semel.transaction.errors import translated
+from semel.transaction.postgres import PostgresEngine
+
+
+def bind(connection: object, schema: str) -> AsyncDriver | None:
+    import asyncpg.pool
+
+    known = (asyncpg.Connection, asyncpg.pool.PoolConnectionProxy)
+    return AsyncpgDriver(connection, schema) if isinstance(connection, known) else None
+
+
+class AsyncpgDriver:
+    def __init__(self, connection: Any, schema: str) -> None:
+        self._connection = connection
+        self.engine = PostgresEngine(schema)
+
+    async def check(self) -> None:
+        if not self._connection.is_in_transaction():
+            raise autocommit("Write `async with connection.transaction():` around the block.")
+
+    async def perform(self, statement: Effect[Rows]) -> Rows:
+        assert isinstance(statement, Statement)
+        with translated():
+            if not statement.params:
+                await self._connection.execute(statement.sql)
+                return []
+            return [tuple(row) for row in await self._connection.fetch(statement.sql, *statement.params)]
+
+    async def named(self, statement: Statement) -> NamedRows:
+        with translated():
+            return [dict(row) for row in await self._connection.fetch(statement.sql, *statement.params)]
+
+    async def flush(self) -> None:
+        """There is no ORM."""

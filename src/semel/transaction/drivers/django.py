@@ -1,0 +1,68 @@
+"""Django: the connection of an alias, inside of `transaction.atomic`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from semel.core.effects import Effect
+from semel.stores.sql.statements import Rows, Statement
+from semel.transaction.drivers import Driver, NamedRows, autocommit, no_store
+from semel.transaction.drivers.placeholders import named as spelt
+from semel.transaction.errors import translated
+from semel.transaction.postgres import PostgresEngine
+from semel.transaction.sqlite import SqliteEngine
+
+
+def bind(connection: object, schema: str) -> Driver | None:
+    from django.db import connections
+    from django.db.backends.base.base import BaseDatabaseWrapper
+    from django.utils.connection import ConnectionProxy
+
+    if isinstance(connection, ConnectionProxy):  # `django.db.connection`
+        connection = connections[connection.alias]
+    return DjangoDriver(connection, schema) if isinstance(connection, BaseDatabaseWrapper) else None
+
+
+@contextmanager
+def atomic(using: str = "default") -> Iterator[Any]:
+    """`transaction.atomic`, that gives its connection: what `semel.transaction.run` and a `TransactionStore` begin."""
+    from django.db import connections, transaction
+
+    begun: Any = transaction.atomic(using=using)
+    with begun:
+        yield connections[using]
+
+
+class DjangoDriver:
+    def __init__(self, connection: Any, schema: str) -> None:
+        self._connection = connection
+        if connection.vendor not in ("postgresql", "sqlite"):
+            raise no_store(connection.display_name)
+        self.engine = PostgresEngine(schema) if connection.vendor == "postgresql" else SqliteEngine()
+
+    def check(self) -> None:
+        if not self._connection.in_atomic_block:
+            raise autocommit(f"Write `with transaction.atomic(using={self._connection.alias!r}):` around the block.")
+
+    def perform(self, statement: Effect[Rows]) -> Rows:
+        assert isinstance(statement, Statement)
+        return self._fetch(statement)[1]
+
+    def named(self, statement: Statement) -> NamedRows:
+        names, rows = self._fetch(statement)
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+    def _fetch(self, statement: Statement) -> tuple[list[str], Rows]:
+        with translated(), self._connection.cursor() as cursor:
+            if statement.params:
+                cursor.execute(*spelt(statement))
+            else:
+                cursor.execute(statement.sql)
+            if cursor.description is None:
+                return [], []
+            return [column[0] for column in cursor.description], cursor.fetchall()
+
+    def flush(self) -> None:
+        """Django's ORM holds nothing back."""

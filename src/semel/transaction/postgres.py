@@ -1,0 +1,144 @@
+"""Claim and complete inside of a PostgreSQL transaction, one statement each where nobody is in the way.
+
+An insert waits for as long as the twin's transaction is open, so the claim first tries an advisory lock on the key,
+which tells without waiting. Only who does not get it goes the long way: savepoint, lock timeout, insert. The lock
+decides nothing, the unique key does: two keys that share a lock only wait when they need not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from semel.core.effects import Claim, Complete, do
+from semel.core.records import Key, Lease, Occupied, Record
+from semel.errors import StoreUnavailable
+from semel.stores.sql.rows import CODES, COLUMNS, IN_PROGRESS, to_record
+from semel.stores.sql.statements import Rows, Script, Statement
+from semel.transaction.errors import LockWaitEnded
+from semel.transaction.scripts import ROUNDS_MAX, Claimed, Granted, ended_inside, still_running
+
+TABLE = "semel_records"
+WAIT_MS = 10_000
+NAMED = "r.tenant = $1 AND r.scope = $2 AND r.name = $3"
+RECORD = ", ".join(f"r.{column}" for column in COLUMNS)
+NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+MOMENT = f"moment AS MATERIALIZED (SELECT {NOW} AS now_ms)"
+INTO = "(tenant, scope, name, fingerprint, state, owner, attempt, created_ms, lease_until_ms, expires_ms)"
+VALUES = f"""SELECT $1::text, $2::text, $3::text, $4::text, {IN_PROGRESS}, $5::text, 1, now_ms, now_ms + $6::bigint,
+    now_ms + $7::bigint"""
+MARKED = "pg_current_xact_id()::text AS mark, r.lease_until_ms"
+LIMIT_WAIT = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', $1::text, true)"
+UNLIMIT = "SELECT set_config('lock_timeout', $1::text, true)"
+
+
+def claim(table: str) -> str:
+    """What is there is only looked at; what is not is inserted, unless that might mean to wait."""
+    return f"""
+WITH {MOMENT}, seen AS MATERIALIZED (
+    SELECT {RECORD} FROM {table} r WHERE {NAMED}
+), free AS MATERIALIZED (
+    SELECT CASE WHEN EXISTS (SELECT FROM seen) THEN false ELSE pg_try_advisory_xact_lock($8::bigint) END AS ours
+), inserted AS (
+    INSERT INTO {table} AS r {INTO} {VALUES} FROM moment, free WHERE ours
+    ON CONFLICT (tenant, scope, name) DO NOTHING
+    RETURNING {MARKED}
+)
+SELECT i.mark, i.lease_until_ms, now_ms, {RECORD}
+FROM moment LEFT JOIN inserted i ON true LEFT JOIN seen r ON true"""  # noqa: S608
+
+
+def insist(table: str) -> str:
+    """Insert, and wait for whoever is in the way; what is past retention is overwritten."""
+    return f"""
+WITH {MOMENT}
+INSERT INTO {table} AS r {INTO} {VALUES} FROM moment
+ON CONFLICT (tenant, scope, name) DO UPDATE SET
+    fingerprint = excluded.fingerprint, state = excluded.state, owner = excluded.owner, attempt = 1,
+    created_ms = excluded.created_ms, lease_until_ms = excluded.lease_until_ms, expires_ms = excluded.expires_ms,
+    completed_ms = NULL, format = NULL, payload = NULL, refuse_ms = 0
+WHERE r.expires_ms + r.refuse_ms <= excluded.created_ms AND r.lease_until_ms <= excluded.created_ms
+RETURNING {MARKED}"""
+
+
+def complete(table: str) -> str:
+    return f"""
+UPDATE {table} AS r SET state = $5::smallint, format = $6::text, payload = $7::bytea, refuse_ms = $8::bigint,
+    completed_ms = {NOW}, lease_until_ms = {NOW}, expires_ms = {NOW} + $9::bigint
+WHERE {NAMED} AND r.owner = $4 AND r.state = {IN_PROGRESS} AND pg_current_xact_id_if_assigned()::text = $10::text
+RETURNING 1"""  # noqa: S608
+
+
+class PostgresEngine:
+    """The scripts for the table in one schema; "" is wherever the connection's search path finds it."""
+
+    def __init__(self, schema: str = "") -> None:
+        table = f'"{schema.replace(chr(34), chr(34) * 2)}".{TABLE}' if schema else TABLE
+        self._claim, self._insist, self._complete = claim(table), insist(table), complete(table)
+        self._read = f"SELECT {NOW}, {RECORD} FROM {table} r WHERE {NAMED}"  # noqa: S608
+
+    def claim(self, call: Claim, wait_ms: int | None) -> Script[Claimed]:
+        given = [*_parts(call.key), call.fingerprint, call.owner, call.lease_ms, call.retention_ms]
+        rows = yield from do(Statement(self._claim, [*given, _lock(call.key)]))
+        for _ in range(ROUNDS_MAX):
+            if rows and rows[0][0] is not None:
+                mark, until_ms = rows[0][:2]
+                return Granted(Lease(call.key, call.owner, 1, until_ms), mark)
+            if found := _found(rows):
+                return found
+            rows = yield from self._wait_for(call.key, given, WAIT_MS if wait_ms is None else max(1, wait_ms))
+            if not rows:  # somebody has the key, whom only a new statement sees
+                seen = yield from do(Statement(self._read, _parts(call.key)))
+                rows = _unmarked(seen)
+        raise StoreUnavailable(f"{call.key} changed hands {ROUNDS_MAX} times while it was being claimed")
+
+    def _wait_for(self, key: Key, given: list[object], wait_ms: int) -> Script[Rows]:
+        """Insert, within a bound. The savepoint keeps the transaction usable when the bound is reached."""
+        yield from do(Statement("SAVEPOINT semel"))
+        [(before, _)] = yield from do(Statement(LIMIT_WAIT, [str(wait_ms)]))
+        try:
+            rows = yield from do(Statement(self._insist, given))
+        except LockWaitEnded:
+            yield from do(Statement("ROLLBACK TO SAVEPOINT semel"))
+            yield from do(Statement("RELEASE SAVEPOINT semel"))
+            raise still_running(key, f"{wait_ms} ms") from None
+        yield from do(Statement(UNLIMIT, [before]))
+        yield from do(Statement("RELEASE SAVEPOINT semel"))
+        return rows
+
+    def complete(self, call: Complete, mark: str) -> Script[None]:
+        key, result = call.lease.key, call.result
+        stored = [CODES[result.state], result.format, result.payload, call.refuse_ms, call.retention_ms]
+        if not (yield from do(Statement(self._complete, [*_parts(key), call.lease.owner, *stored, mark]))):
+            raise ended_inside(key)
+
+    def read(self, key: Key) -> Script[Record | None]:
+        rows = yield from do(Statement(self._read, _parts(key)))
+        found = _found(_unmarked(rows))
+        return None if found is None else found.record
+
+
+def _found(rows: Rows) -> Occupied | None:
+    """The record that is there, unless it is past retention, which is as if there were none."""
+    for _, _, now_ms, *row in rows:
+        if row[0] is not None:
+            record = to_record(tuple(row))
+            return None if record.past_retention(now_ms) else Occupied(record, now_ms)
+    return None
+
+
+def _unmarked(rows: Rows) -> Rows:
+    """Rows that were only read, as a claim has them."""
+    return [(None, None, *row) for row in rows]
+
+
+def _parts(key: Key) -> list[str]:
+    return [key.tenant, key.scope, key.name]
+
+
+def _lock(key: Key) -> int:
+    """The key as the number of an advisory lock."""
+    hasher = hashlib.blake2b(digest_size=8, person=b"semel")
+    for part in _parts(key):
+        encoded = part.encode()
+        hasher.update(len(encoded).to_bytes(8, "big") + encoded)
+    return int.from_bytes(hasher.digest(), "big", signed=True)

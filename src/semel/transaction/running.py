@@ -1,0 +1,136 @@
+"""`run` and `arun`: an operation with all of its transactions, from the first BEGIN to an answer that holds.
+
+They run a transaction again that the database gave up, and remember final errors: what the work wrote is rolled back,
+then the error is stored in a second transaction. Between the two a twin may run; if it does, the answer is the twin's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, Unpack
+
+from semel.core.records import Key
+from semel.functions.blocks import DEFAULT_SCOPE
+from semel.transaction.binding import within
+from semel.transaction.blocks import Block
+from semel.transaction.errors import retry_of
+from semel.transaction.settings import Options
+
+R = TypeVar("R")
+C = TypeVar("C")
+TRIES_MAX = 5
+"""How often the work runs at most because the database gave its transaction up."""
+
+
+class RunOptions(Options, total=False):
+    """The keyword arguments of `run` and `arun`."""
+
+    scope: str
+    tenant: str
+    fingerprint: object
+    returns: type[Any]
+    schema: str
+
+
+def run(
+    begin: Callable[[], AbstractContextManager[C]],
+    key: str | Key,
+    work: Callable[[C], R],
+    *,
+    tries_max: int = TRIES_MAX,
+    **options: Unpack[RunOptions],
+) -> R:
+    """Do `work(connection)` once for each key, in a transaction that `begin()` opens and commits.
+
+    `begin` gives a connection or session with its transaction: `Session.begin`, `engine.begin`, `pool.connection`.
+    """
+    call: _Call[R] = _Call(key, options)
+    for number in range(tries_max):
+        try:
+            return _once(begin, call, work)
+        except Exception as error:
+            if retry_of(error) is None or number + 1 == tries_max:
+                raise
+    raise ValueError(f"tries_max must be at least 1, not {tries_max}")
+
+
+async def arun(
+    begin: Callable[[], AbstractAsyncContextManager[C]],
+    key: str | Key,
+    work: Callable[[C], Awaitable[R]],
+    *,
+    tries_max: int = TRIES_MAX,
+    **options: Unpack[RunOptions],
+) -> R:
+    """The same for tasks."""
+    call: _Call[R] = _Call(key, options)
+    for number in range(tries_max):
+        try:
+            return await _aonce(begin, call, work)
+        except Exception as error:
+            if retry_of(error) is None or number + 1 == tries_max:
+                raise
+    raise ValueError(f"tries_max must be at least 1, not {tries_max}")
+
+
+class _Final(Exception):
+    """Carries a final error out of its transaction, which is rolled back. A replayed one is raised as itself."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class _Call(Generic[R]):
+    key: str | Key
+    options: RunOptions
+
+    @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        return tuple(self.options.get("final_errors", ()))
+
+    def block(self, connection: object) -> Block[Any]:
+        options: dict[str, Any] = {"scope": DEFAULT_SCOPE, "returns": object, **self.options}
+        return within(connection, schema=options.pop("schema", "")).operation(self.key, **options)
+
+
+def _once(begin: Callable[[], AbstractContextManager[C]], call: _Call[R], work: Callable[[C], R]) -> R:
+    try:
+        with begin() as connection, call.block(connection) as op:
+            if not op.replayed:
+                try:
+                    op.result = work(connection)
+                except call.errors as raised:
+                    raise _Final(raised) from raised
+        return op.outcome()  # type: ignore[no-any-return]
+    except _Final as final:
+        error = final.error
+    with begin() as connection, call.block(connection) as op:
+        if not op.replayed:
+            op.fail(error)
+    if op.error is not None:
+        raise error
+    return op.outcome()  # type: ignore[no-any-return]  # a twin's, which ran in between
+
+
+async def _aonce(
+    begin: Callable[[], AbstractAsyncContextManager[C]], call: _Call[R], work: Callable[[C], Awaitable[R]]
+) -> R:
+    try:
+        async with begin() as connection, call.block(connection) as op:
+            if not op.replayed:
+                try:
+                    op.result = await work(connection)
+                except call.errors as raised:
+                    raise _Final(raised) from raised
+        return op.outcome()  # type: ignore[no-any-return]
+    except _Final as final:
+        error = final.error
+    async with begin() as connection, call.block(connection) as op:
+        if not op.replayed:
+            op.fail(error)
+    if op.error is not None:
+        raise error
+    return op.outcome()  # type: ignore[no-any-return]  # a twin's, which ran in between

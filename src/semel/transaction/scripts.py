@@ -1,0 +1,55 @@
+"""What an engine must be able to do inside of somebody's transaction: claim a key there, and finish its record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from semel.core.effects import Claim, Complete
+from semel.core.records import Key, Lease, Occupied, Record
+from semel.errors import InProgress, Misuse
+from semel.stores.sql.statements import Script
+
+LEASE_MS = 1
+"""Nobody sees the lease of a record that is not committed. Who commits too early makes the outcome unknown, at once."""
+ROUNDS_MAX = 20
+"""How often a key that changes hands in the same moment is claimed again."""
+RETRY_AFTER_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The record is inserted: run the work. `mark` tells this transaction from every other one."""
+
+    lease: Lease
+    mark: str
+
+
+Claimed = Granted | Occupied
+
+
+class Engine(Protocol):
+    """Scripts for one kind of database."""
+
+    def claim(self, call: Claim, wait_ms: int | None) -> Script[Claimed]: ...
+    def complete(self, call: Complete, mark: str) -> Script[None]:
+        """Finish the record, in the transaction that claimed it and in no other."""
+        ...
+
+    def read(self, key: Key) -> Script[Record | None]: ...
+
+
+def still_running(key: Key, waited: str) -> InProgress:
+    return InProgress(
+        f"another transaction with the key {key.name!r} of {key.scope} is still open after {waited}: "
+        "ask again later, with the same key",
+        RETRY_AFTER_S,
+    )
+
+
+def ended_inside(key: Key) -> Misuse:
+    return Misuse(
+        f"the transaction of {key.name!r} was committed or rolled back inside of its block (or the connection is in "
+        "autocommit mode), so what the block wrote and its record are not one. Leave ending the transaction to the "
+        "code around the block. If it was committed, the outcome of the key is unknown until somebody resolves it."
+    )

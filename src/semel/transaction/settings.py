@@ -1,0 +1,63 @@
+"""What may be chosen about an operation inside of a transaction, checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Generic, TypedDict, TypeVar, cast
+
+from semel.codecs.shapes import Adapter
+from semel.codecs.values import Values
+from semel.core.policy import Duration, Policy
+
+R = TypeVar("R")
+SETTINGS_MAX = 256
+
+
+class Options(TypedDict, total=False):
+    """The keyword arguments that `operation`, `run` and `arun` share."""
+
+    retention: Duration
+    """How long the result answers repeats; by default a day."""
+    wait: Duration | None
+    """How long to wait for a twin. By default 10 s on PostgreSQL, and on SQLite what the connection itself waits."""
+    final_errors: Iterable[type[Exception]]
+    """Errors that are answers: they are stored, and raised again for every repeat."""
+    adapters: Mapping[type, Adapter]
+    """For classes that are not data by themselves: how they become data, and back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings(Generic[R]):
+    values: Values[R]
+    policy: Policy
+    wait_ms: int | None
+
+    @property
+    def retention_ms(self) -> int:
+        return self.policy.retention_ms
+
+    @classmethod
+    def of(cls, returns: object, options: Options) -> Settings[R]:
+        """Checking and reading the types costs more than a statement, so what was chosen before is not done again."""
+        chosen = (options.get("retention"), options.get("wait"), tuple(options.get("final_errors", ())))
+        if options.get("adapters") or not isinstance(returns, Hashable):
+            return cast("Settings[R]", _settings(returns, *chosen, options.get("adapters")))
+        return cast("Settings[R]", _known(returns, *chosen))
+
+
+def _settings(
+    returns: object,
+    retention: Duration | None,
+    wait: Duration | None,
+    errors: tuple[type[Exception], ...],
+    adapters: Mapping[type, Adapter] | None = None,
+) -> Settings[Any]:
+    durations = {"retention": retention, "wait": wait}
+    given: dict[str, Any] = {name: value for name, value in durations.items() if value is not None}
+    policy = Policy(guarantee="exactly-once", **given)
+    return Settings(Values[Any](returns, errors, adapters), policy, None if wait is None else policy.wait_ms)
+
+
+_known = lru_cache(maxsize=SETTINGS_MAX)(_settings)

@@ -1,0 +1,122 @@
+"""One transaction from its beginning to its end, sync and async, and the steps of a plan that are taken on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, ExitStack, suppress
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
+
+from semel.core.effects import Effect, Plan, do
+from semel.drive import adrive, drive
+from semel.errors import StoreError
+from semel.stores.sql.statements import Script
+from semel.transaction.drivers import AsyncDriver, Driver, driver_for
+from semel.transaction.scripts import Engine
+
+C = TypeVar("C")
+T = TypeVar("T")
+
+
+class StepFailed(StoreError):
+    """A step raised `error`. For plans, which know what that means."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error) or type(error).__name__)
+        self.error = error
+
+
+class RolledBack(StoreError):
+    """A transaction ends without its writes. Raised into whatever began it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step(Effect[Any]):
+    """Call this; an async unit's answers with a coroutine."""
+
+    act: Callable[[], Any]
+
+
+def step(act: Callable[[], Any]) -> Plan[Any]:
+    return do(Step(act))
+
+
+def perform(effect: Effect[Any]) -> Any:
+    assert isinstance(effect, Step)
+    try:
+        return effect.act()
+    except Exception as error:
+        raise StepFailed(error) from error
+
+
+async def aperform(effect: Effect[Any]) -> Any:
+    assert isinstance(effect, Step)
+    try:
+        return await effect.act()
+    except Exception as error:
+        raise StepFailed(error) from error
+
+
+class Unit(Generic[C]):
+    """For threads."""
+
+    def __init__(self, begin: Callable[[], AbstractContextManager[C]], schema: str) -> None:
+        self._begin = begin
+        self._schema = schema
+        self._stack = ExitStack()
+        self.connection: C | None = None
+
+    @property
+    def engine(self) -> Engine:
+        return self._driver.engine
+
+    def begin(self) -> None:
+        self.connection = self._stack.enter_context(self._begin())
+        self._driver = cast(Driver, driver_for(self.connection, self._schema))
+        self._driver.check()
+
+    def run(self, script: Script[T]) -> T:
+        return drive(script, self._driver.perform)
+
+    def flush(self) -> None:
+        self._driver.flush()
+
+    def commit(self) -> None:
+        self._stack.close()
+
+    def roll_back(self) -> None:
+        """If even that fails, the connection is broken, and the database rolls back by itself."""
+        with suppress(Exception):
+            self._stack.__exit__(RolledBack, RolledBack(), None)
+
+
+class AsyncUnit(Generic[C]):
+    """For tasks."""
+
+    def __init__(self, begin: Callable[[], AbstractAsyncContextManager[C]], schema: str) -> None:
+        self._begin = begin
+        self._schema = schema
+        self._stack = AsyncExitStack()
+        self.connection: C | None = None
+
+    @property
+    def engine(self) -> Engine:
+        return self._driver.engine
+
+    async def begin(self) -> None:
+        self.connection = await self._stack.enter_async_context(self._begin())
+        self._driver = cast(AsyncDriver, driver_for(self.connection, self._schema))
+        await self._driver.check()
+
+    async def run(self, script: Script[T]) -> T:
+        return await adrive(script, self._driver.perform)
+
+    async def flush(self) -> None:
+        await self._driver.flush()
+
+    async def commit(self) -> None:
+        await self._stack.aclose()
+
+    async def roll_back(self) -> None:
+        with suppress(Exception):
+            await self._stack.__aexit__(RolledBack, RolledBack(), None)

@@ -1,0 +1,264 @@
+"""Every kind of connection that `within` takes, as one way to begin a transaction and to write one effect in it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import aiosqlite
+import asyncpg
+import psycopg
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+import semel
+
+CREATE = "CREATE TABLE effects (id integer PRIMARY KEY, name text NOT NULL)"
+CREATE_POSTGRES = CREATE.replace("integer PRIMARY", "bigserial PRIMARY")
+INSERT = "INSERT INTO effects (name) VALUES ({})"
+LEVELS = {"read committed": 1, "repeatable read": 2, "serializable": 3}
+TIMEOUT_S = 20
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Effect(Base):
+    __tablename__ = "effects"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str]
+
+
+@dataclass(frozen=True)
+class Mode:
+    """`begin(url, level)` commits at its end; `write(connection, name)` is the effect. Both are coroutines if async."""
+
+    name: str
+    database: str
+    begin: Callable[..., Any]
+    write: Callable[[Any, str], Any]
+    is_async: bool = False
+
+    def opener(self, url: str, level: str = "") -> Callable[[], Any]:
+        return partial(self.begin, url, level)
+
+
+def prepare(url: str) -> str:
+    """Create the table of effects and those of the store, in the same database."""
+    store: Any = semel.open_store(url)
+    store.migrate()
+    store.close()
+    if url.startswith("sqlite"):
+        with sqlite3.connect(path_of(url)) as lite:
+            lite.execute(CREATE)
+        lite.close()
+    else:
+        with psycopg.connect(url) as connection:
+            connection.execute(CREATE_POSTGRES)
+    return url
+
+
+def path_of(url: str) -> str:
+    return url.removeprefix("sqlite:///")
+
+
+def effects(url: str, name: str) -> int:
+    """How often it took effect: counted from outside."""
+    return ledger(url)[name]
+
+
+def ledger(url: str) -> Counter[str]:
+    """All effects, by name."""
+    sql = "SELECT name FROM effects"
+    if url.startswith("sqlite"):
+        lite = sqlite3.connect(path_of(url))
+        rows = lite.execute(sql).fetchall()
+        lite.close()
+        return Counter(name for (name,) in rows)
+    with psycopg.connect(url) as connection:
+        return Counter(name for (name,) in connection.execute(sql))
+
+
+# Drivers
+
+
+@contextmanager
+def psycopg_connection(url: str, level: str) -> Iterator[psycopg.Connection[Any]]:
+    connection = psycopg.connect(url)
+    if level:
+        connection.isolation_level = psycopg.IsolationLevel(LEVELS[level] + 1)
+    with connection:
+        yield connection
+
+
+@contextmanager
+def psycopg_transaction(url: str, level: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        if level:
+            connection.execute(f"SET default_transaction_isolation = '{level}'".encode())
+        with connection.transaction():
+            yield connection
+
+
+@asynccontextmanager
+async def psycopg_async(url: str, level: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+    connection = await psycopg.AsyncConnection.connect(url)
+    if level:
+        await connection.set_isolation_level(psycopg.IsolationLevel(LEVELS[level] + 1))
+    async with connection:
+        yield connection
+
+
+@asynccontextmanager
+async def asyncpg_transaction(url: str, level: str) -> AsyncIterator[Any]:
+    connection = await asyncpg.connect(url)
+    try:
+        async with connection.transaction(isolation=level.replace(" ", "_") or None):
+            yield connection
+    finally:
+        await connection.close(timeout=TIMEOUT_S)
+
+
+@contextmanager
+def sqlite_connection(url: str, level: str) -> Iterator[sqlite3.Connection]:
+    connection = sqlite3.connect(path_of(url), timeout=TIMEOUT_S)
+    if level:
+        connection.isolation_level = level  # type: ignore[assignment]
+    try:
+        with connection:
+            yield connection
+    finally:
+        connection.close()
+
+
+@asynccontextmanager
+async def aiosqlite_connection(url: str, level: str) -> AsyncIterator[aiosqlite.Connection]:
+    async with aiosqlite.connect(path_of(url), timeout=TIMEOUT_S, isolation_level=None) as connection:
+        await connection.execute(f"BEGIN {level or 'IMMEDIATE'}")
+        try:
+            yield connection
+        except BaseException:
+            await connection.rollback()
+            raise
+        await connection.commit()
+
+
+# SQLAlchemy
+
+
+def sqlalchemy_url(url: str, driver: str) -> str:
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}+{driver}://{rest}"
+
+
+def options(url: str, level: str) -> dict[str, Any]:
+    chosen: dict[str, Any] = {"poolclass": sa.NullPool}
+    if url.startswith("sqlite"):
+        chosen["connect_args"] = {"timeout": TIMEOUT_S}
+    elif level:
+        chosen["isolation_level"] = level.upper()
+    return chosen
+
+
+@contextmanager
+def sqlalchemy_connection(driver: str, url: str, level: str) -> Iterator[sa.Connection]:
+    with sa.create_engine(sqlalchemy_url(url, driver), **options(url, level)).begin() as connection:
+        yield connection
+
+
+@contextmanager
+def sqlalchemy_session(driver: str, url: str, level: str) -> Iterator[Session]:
+    with Session(sa.create_engine(sqlalchemy_url(url, driver), **options(url, level))) as session, session.begin():
+        yield session
+
+
+@asynccontextmanager
+async def sqlalchemy_async_connection(driver: str, url: str, level: str) -> AsyncIterator[Any]:
+    async with create_async_engine(sqlalchemy_url(url, driver), **options(url, level)).begin() as connection:
+        yield connection
+
+
+@asynccontextmanager
+async def sqlalchemy_async_session(driver: str, url: str, level: str) -> AsyncIterator[AsyncSession]:
+    engine = create_async_engine(sqlalchemy_url(url, driver), **options(url, level))
+    async with AsyncSession(engine) as session, session.begin():
+        yield session
+
+
+# Django
+
+
+@contextmanager
+def django_atomic(alias: str, url: str, level: str) -> Iterator[Any]:
+    from django.db import connections, transaction
+
+    with transaction.atomic(using=alias):
+        yield connections[alias]
+
+
+def django_write(connection: Any, name: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(INSERT.format("%s"), [name])
+
+
+# What is written
+
+
+def plain(mark: str) -> Callable[[Any, str], Any]:
+    return lambda connection, name: connection.execute(INSERT.format(mark), [name])
+
+
+async def asyncpg_write(connection: Any, name: str) -> None:
+    await connection.execute(INSERT.format("$1"), name)
+
+
+def text_write(connection: Any, name: str) -> Any:
+    return connection.execute(sa.text(INSERT.format(":name")), {"name": name})
+
+
+def orm_write(session: Any, name: str) -> None:
+    """Not flushed: leaving the block must do that."""
+    session.add(Effect(name=name))
+
+
+async def orm_async_write(session: Any, name: str) -> None:
+    session.add(Effect(name=name))
+
+
+def _sqlalchemy(driver: str, database: str, *, is_async: bool) -> list[Mode]:
+    connect, session = (
+        (sqlalchemy_async_connection, sqlalchemy_async_session)
+        if is_async
+        else (sqlalchemy_connection, sqlalchemy_session)
+    )
+    write: Callable[[Any, str], Any] = orm_async_write if is_async else orm_write
+    return [
+        Mode(f"sqlalchemy-{driver}-connection", database, partial(connect, driver), text_write, is_async),
+        Mode(f"sqlalchemy-{driver}-session", database, partial(session, driver), write, is_async),
+    ]
+
+
+MODES = [
+    Mode("psycopg", "postgres", psycopg_connection, plain("%s")),
+    Mode("psycopg-transaction", "postgres", psycopg_transaction, plain("%s")),
+    Mode("psycopg-async", "postgres", psycopg_async, plain("%s"), is_async=True),
+    Mode("asyncpg", "postgres", asyncpg_transaction, asyncpg_write, is_async=True),
+    *_sqlalchemy("psycopg", "postgres", is_async=False),
+    *_sqlalchemy("asyncpg", "postgres", is_async=True),
+    Mode("sqlite3", "sqlite", sqlite_connection, plain("?")),
+    Mode("aiosqlite", "sqlite", aiosqlite_connection, plain("?"), is_async=True),
+    *_sqlalchemy("pysqlite", "sqlite", is_async=False),
+    *_sqlalchemy("aiosqlite", "sqlite", is_async=True),
+]
+DJANGO = [
+    Mode("django-postgres", "postgres", partial(django_atomic, "default"), django_write),
+    Mode("django-sqlite", "sqlite", partial(django_atomic, "lite"), django_write),
+]
+Begin = AbstractContextManager[Any] | AbstractAsyncContextManager[Any]

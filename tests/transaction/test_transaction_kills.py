@@ -1,0 +1,73 @@
+"""kill -9 before and after every statement, in every mode: an effect and its record, or neither."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import psycopg
+
+import semel
+from transaction.modes import DJANGO, MODES, ledger, prepare
+
+TESTS = Path(__file__).parents[1]
+LEAST = {"postgres": 7, "sqlite": 11}
+"""Before and after each statement: claim, effect, result and commit; on SQLite a savepoint, and its release, too."""
+
+
+def settled_ledger(url: str) -> Counter[str]:
+    """The effects when the server has ended the sessions of the dead: what they sent last may still be at work."""
+    deadline = time.monotonic() + 30
+    sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    sql += " AND backend_type = 'client backend'"
+    while url.startswith("postgresql"):
+        with psycopg.connect(url) as connection:
+            row = connection.execute(sql).fetchone()
+        if row == (0,):
+            break
+        assert time.monotonic() < deadline, "a session outlives its process"
+        time.sleep(0.02)
+    return ledger(url)
+
+
+def test_killed_before_and_after_every_statement(postgres_url: str, tmp_path: Path) -> None:
+    urls = {"postgres": prepare(postgres_url), "sqlite": prepare(f"sqlite:///{tmp_path}/shop.db")}
+    command = [sys.executable, "-m", "transaction.victims", urls["postgres"], urls["sqlite"]]
+    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    victims = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True, cwd=TESTS
+    )
+    assert victims.stdin is not None
+    assert victims.stdout is not None
+    killed: list[tuple[str, str, str]] = []
+    try:
+        while (line := victims.stdout.readline()) != "pass 2\n":
+            word, *found = line.split()
+            assert word == "killed", line
+            mode, database, _, key = found
+            killed.append((mode, database, key))
+        stores = {name: semel.open_store(url) for name, url in urls.items()}
+        took = {name: settled_ledger(url) for name, url in urls.items()}
+        for _, database, key in killed:
+            record = stores[database].get(semel.Key("", "operation", key))
+            assert took[database][key] == (0 if record is None else 1), key
+            assert record is None or not record.in_progress(), key
+        victims.stdin.write("go on\n")
+        victims.stdin.flush()
+        assert victims.stdout.readline() == "done\n"
+        assert victims.wait(30) == 0
+    finally:
+        victims.kill()
+        victims.wait(30)
+    took = {name: ledger(url) for name, url in urls.items()}
+    for _, database, key in killed:
+        assert took[database][key] == 1, key
+    points = Counter((mode, database) for mode, database, _ in killed)
+    assert {mode for mode, _ in points} == {mode.name for mode in [*MODES, *DJANGO]}
+    assert all(count >= LEAST[database] for (_, database), count in points.items()), points
+    for store in stores.values():
+        store.close()
