@@ -1,0 +1,62 @@
+"""Natural keys and optimistic locking."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from semel.core.effects import Plan, do
+from semel.database.tables import Row, Table, Values, several
+from semel.errors import StoreUnavailable
+
+ROUNDS_MAX = 20
+"""How often a row that comes and goes in the same moment is asked for again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """Somebody was faster: `row` is what is there now, None when nothing is."""
+
+    row: Row | None
+
+
+def insert_or_get(table: Table, values: Values, on: str | Iterable[str]) -> Plan[tuple[Row, bool]]:
+    """Insert, or find what is there under the unique columns `on`; says which.
+
+    A lost race shows nothing to the statement that lost it: only a second one sees the winner's row. If that is gone
+    again by then, everything starts over.
+    """
+    unique = several(on, "on=")
+    for column in unique:
+        if values.get(column) is None:
+            raise ValueError(f"values[{column!r}] must be given and not None: NULL is never equal to another NULL")
+    insert, find = table.insert(values, unique), table.find({column: values[column] for column in unique})
+    for _ in range(ROUNDS_MAX):
+        if made := (yield from do(insert)):
+            return made[0], True
+        if found := (yield from do(find)):
+            return found[0], False
+    raise StoreUnavailable(f"a row of {table.name} came and went {ROUNDS_MAX} times while it was being asked for")
+
+
+def update_if(table: Table, where: Values, version: int, values: Values, counter: str) -> Plan[Row | Stale]:
+    """Compare and set in one statement."""
+    several(where, "where=")
+    if changed := (yield from do(table.update({**where, counter: version}, values, counter))):
+        return changed[0]
+    found = yield from do(table.find(where))
+    return Stale(found[0] if found else None)
+
+
+def update(
+    table: Table, where: Values, change: Callable[[Row], Mapping[str, object]], counter: str, tries_max: int
+) -> Plan[Row | Stale]:
+    """Read, let `change` decide, compare and set; again with what is there now when somebody was faster."""
+    several(where, "where=")
+    rows = yield from do(table.find(where))
+    found: Row | Stale = Stale(rows[0] if rows else None)
+    for _ in range(tries_max):
+        if not isinstance(found, Stale) or found.row is None:
+            return found
+        found = yield from update_if(table, where, found.row[counter], change(found.row), counter)
+    return found
