@@ -1,0 +1,12 @@
+"""Operations of several steps: each step is recorded as it finishes, and a crash resumes at the next one.
+
+A final error makes the flow go back: the undos of what was begun run in reverse, each recorded as well. Not a workflow
+engine: there are no timers, signals, queues or versions.
+"""
+
+from semel.flow.flows import AsyncFlow, Flow
+from semel.flow.recovery import Recovered
+from semel.flow.steps import FlowOperation, Step, keyed, tx, unsafe
+from semel.functions.settings import NotDone
+
+__all__ = ["AsyncFlow", "Flow", "FlowOperation", "NotDone", "Recovered", "Step", "keyed", "tx", "unsafe"]

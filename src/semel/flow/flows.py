@@ -1,0 +1,132 @@
+"""`Flow` and `AsyncFlow`: run, recover, resolve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import Generic, Unpack, assert_never
+
+from semel.codecs.values import NotKept, Outcome, Raised, Returned
+from semel.core.records import Key
+from semel.errors import ResultNotKept, StoreMisconfigured
+from semel.flow.course import Course
+from semel.flow.definition import Definition, R
+from semel.flow.executors import AsyncExecutor, Executor
+from semel.flow.recovery import Recovered, recovering
+from semel.flow.steps import In, Step, Turn
+from semel.functions.front import async_front_of, front_of
+from semel.functions.plans import not_kept
+from semel.functions.settings import Options
+from semel.store import AsyncInspectable, AsyncResolvable, AsyncStore, Inspectable, Resolvable, Store
+
+
+class Flow(Generic[In, R]):
+    """An operation of several steps, for threads. Make one for each kind of operation, and keep its name.
+
+    `input` is the type of what a flow is given, `returns` of what its last step returns, which is the flow's result.
+    `final_errors` are answers: a step that raises one makes the flow go back, and every repeat gets the same error.
+    `transaction` opens a transaction and commits it at its end, and gives its connection, for steps of kind `tx`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        steps: Iterable[Step[In]],
+        *,
+        store: Store | AsyncStore | str,
+        input: type[In],
+        returns: type[R],
+        transaction: Callable[[], AbstractContextManager[object]] | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        self._definition = Definition(name, steps, input, returns, options)
+        self._definition.check_color(asynchronous=False, transaction=transaction)
+        self._front = front_of(store)
+        self._transaction = transaction
+        _check_able(self._front.store, Resolvable, Inspectable)
+
+    def run(self, key: str, input: In, *, tenant: str = "") -> R:
+        """Run the flow of this key, resume it where it was cut off, or give the result that it had."""
+        named = self._definition.key(key, tenant)
+        return _answer(self._executor().run(self._course(named).begin(input)), named)
+
+    def recover(self, limit: int = 100) -> Recovered:
+        """Bring up to `limit` abandoned flows to their end. Any number of processes may do so at once."""
+        plan = recovering(self._definition.scope, self._course, limit)
+        return self._executor().run(plan)
+
+    def resolve(self, key: str, step: str, answer: object, *, undo: bool = False, tenant: str = "") -> bool:
+        """Say how an interrupted `unsafe` step of a flow ended, or its undo; then `run` or `recover` goes on.
+
+        `answer` is what the step would have returned, a final error that it would have raised, or `NotDone()`: it may
+        run again. False when the step is not interrupted (any more).
+        """
+        turn = Turn(self._definition.step(step), undo)
+        return self._executor().run(self._course(self._definition.key(key, tenant)).resolve(turn, answer))
+
+    def _executor(self) -> Executor:
+        return Executor(self._front, self._definition, self._transaction)
+
+    def _course(self, key: Key) -> Course[In, R]:
+        return Course(self._definition, key, self._front)
+
+
+class AsyncFlow(Generic[In, R]):
+    """The same for tasks: the steps are coroutine functions, `transaction` gives async context managers."""
+
+    def __init__(
+        self,
+        name: str,
+        steps: Iterable[Step[In]],
+        *,
+        store: Store | AsyncStore | str,
+        input: type[In],
+        returns: type[R],
+        transaction: Callable[[], AbstractAsyncContextManager[object]] | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        self._definition = Definition(name, steps, input, returns, options)
+        self._definition.check_color(asynchronous=True, transaction=transaction)
+        self._front = async_front_of(store)
+        self._transaction = transaction
+        _check_able(self._front.store, AsyncResolvable, AsyncInspectable)
+
+    async def run(self, key: str, input: In, *, tenant: str = "") -> R:
+        """Run the flow of this key, resume it where it was cut off, or give the result that it had."""
+        named = self._definition.key(key, tenant)
+        return _answer(await self._executor().run(self._course(named).begin(input)), named)
+
+    async def recover(self, limit: int = 100) -> Recovered:
+        """Bring up to `limit` abandoned flows to their end. Any number of processes may do so at once."""
+        plan = recovering(self._definition.scope, self._course, limit)
+        return await self._executor().run(plan)
+
+    async def resolve(self, key: str, step: str, answer: object, *, undo: bool = False, tenant: str = "") -> bool:
+        """Say how an interrupted `unsafe` step of a flow ended, or its undo; see `Flow.resolve`."""
+        turn = Turn(self._definition.step(step), undo)
+        return await self._executor().run(self._course(self._definition.key(key, tenant)).resolve(turn, answer))
+
+    def _executor(self) -> AsyncExecutor:
+        return AsyncExecutor(self._front, self._definition, self._transaction)
+
+    def _course(self, key: Key) -> Course[In, R]:
+        return Course(self._definition, key, self._front)
+
+
+def _check_able(store: object, *abilities: type) -> None:
+    for ability in abilities:
+        if not isinstance(store, ability):
+            name = ability.__name__.removeprefix("Async").lower()
+            raise StoreMisconfigured(f"a flow needs a store that is {name}, and {type(store).__name__} is not")
+
+
+def _answer(outcome: Outcome[R], key: Key) -> R:
+    match outcome:
+        case Returned(value):
+            return value
+        case Raised(error):
+            raise error
+        case NotKept():
+            raise ResultNotKept(not_kept(key, outcome))
+        case _:
+            assert_never(outcome)

@@ -1,0 +1,57 @@
+"""Finishing abandoned flows, as a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from semel.core.effects import Effect, Plan, do
+from semel.core.records import Key
+from semel.errors import InProgress
+from semel.flow.course import Course
+from semel.flow.definition import Life
+from semel.store import Filter, Page
+
+PAGE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Scan(Effect[Page]):
+    """Look for records."""
+
+    filter: Filter
+    cursor: str | None
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What `recover` found: the flows that have come to an end now, and why others could not."""
+
+    ended: tuple[Key, ...] = ()
+    left: tuple[tuple[Key, Exception], ...] = ()
+
+
+def recovering(scope: str, course: Callable[[Key], Course[Any, Any]], limit: int) -> Plan[Recovered]:
+    """Take over what nobody works on. What cannot be finished now does not count, so that it keeps nobody waiting."""
+    if limit < 1:
+        raise ValueError(f"limit must be at least 1, not {limit}")
+    ended: list[Key] = []
+    left: list[tuple[Key, Exception]] = []
+    cursor: str | None = None
+    while True:
+        page = yield from do(Scan(Filter(state="unknown", scope=scope), cursor, PAGE))
+        for record in page.records:
+            if len(ended) == limit:
+                return Recovered(tuple(ended), tuple(left))
+            try:
+                yield from course(record.key).resume(Life(record.key, record.fingerprint))
+                ended.append(record.key)
+            except InProgress:  # somebody else was faster
+                continue
+            except Exception as error:
+                left.append((record.key, error))
+        cursor = page.cursor
+        if cursor is None:
+            return Recovered(tuple(ended), tuple(left))

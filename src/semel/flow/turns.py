@@ -1,0 +1,201 @@
+"""One step or undo of a flow, as a plan: it is claimed, called and recorded, once.
+
+A step is claimed under an owner that begins with the attempt number of the flow. So a later attempt can free what an
+earlier one left behind, and an earlier one that comes back finds that it has been overtaken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, assert_never
+
+from semel.codecs.values import NotKept, Outcome, Raised, Returned
+from semel.core.effects import Claim, Effect, Pause, Plan, Renew, do
+from semel.core.protocol import (
+    Decision,
+    Expired,
+    InFlight,
+    Mismatch,
+    NotStored,
+    Replay,
+    Run,
+    Superseded,
+    Undecided,
+    Unknown,
+    Unreadable,
+    acquire,
+    decide,
+    settle,
+)  # fmt: skip
+from semel.core.records import Lease, Occupied, Record, Result
+from semel.core.tables import Ending
+from semel.errors import InProgress, NotExecuted, OutcomeUnknown, ResultNotKept, StoreError
+from semel.flow.definition import Definition, Life
+from semel.flow.steps import In, Turn
+from semel.functions.plans import NOW_MS, Front, ResolveSeen, refusal
+
+Found = Returned[Any] | Raised | Replay | InFlight | Unknown | Mismatch | Expired
+ROUNDS_MAX = 10
+"""How often a record that changes hands in the same moment is looked at again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The function raised what is not final. Whether it did anything nobody can tell."""
+
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """The flow's record, read in the transaction of the step, is another attempt's: the transaction was rolled back."""
+
+
+Ended = Returned[Any] | Raised | Failed
+
+
+@dataclass(frozen=True, slots=True)
+class Invoke(Effect[Ended], Generic[In]):
+    """Call the function of a step or an undo."""
+
+    turn: Turn[In]
+    lease: Lease
+    input: In
+    results: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Transact(Effect["Ended | Occupied | Fenced"], Generic[In]):
+    """Claim, call the function, complete, and look at the flow's owner, in one transaction. `Returned` is committed."""
+
+    invoke: Invoke[In]
+    claim: Claim
+
+
+class Overtaken(Exception):
+    """Another attempt has the flow."""
+
+
+class Attempt(Generic[In]):
+    """The right to take the steps of a flow, as long as `lease` is the flow's."""
+
+    def __init__(self, definition: Definition[In, Any], life: Life, lease: Lease, input: In, front: Front) -> None:
+        self._definition = definition
+        self._life = life
+        self._lease = lease
+        self._input = input
+        self._front = front
+        self._policy = definition.step_policy
+        self._owner = f"{lease.attempt}.{lease.owner}"
+        self.results: dict[str, object] = {}
+
+    def once(self, turn: Turn[In]) -> Plan[Returned[Any] | Raised]:
+        """Do it, or tell how it ended. Whatever else may be is raised."""
+        if (yield from do(Renew(self._lease, self._policy.lease_ms))) is None:
+            raise Overtaken
+        for _ in range(ROUNDS_MAX):
+            found = yield from self._try(turn)
+            match found:
+                case Returned() | Raised():
+                    return found
+                case Replay(_, result):
+                    return self._kept(turn, result)
+                case InFlight(record, retry_after_ms):
+                    self._check_earlier(record)
+                    yield from do(Pause(retry_after_ms))  # nobody renews it, so it ends by then
+                case Unknown(record) if record is not None:
+                    self._check_earlier(record)
+                    if turn.step.kind == "unsafe":
+                        raise OutcomeUnknown(self._interrupted(turn))
+                    yield from do(ResolveSeen(record, None, self._policy.retention_ms))
+                case _:
+                    raise refusal(found, self._life.at(turn.place))
+        raise InProgress(f"{turn.place} of the flow {self._life.key.name!r} changes hands too often: ask again later")
+
+    def _try(self, turn: Turn[In]) -> Plan[Found]:
+        invoke = Invoke(turn, self._lease, self._input, dict(self.results))
+        if turn.step.kind == "tx":
+            return (yield from self._transact(invoke))
+        decision = yield from self._claim(turn)
+        if not isinstance(decision, Run):
+            return decision
+        try:
+            return (yield from self._record(turn, decision.lease, (yield from do(invoke))))
+        except Exception:  # nobody works on it any more, so nobody has to wait for its lease
+            with contextlib.suppress(StoreError):
+                yield from do(Renew(decision.lease, NOW_MS))
+            raise
+
+    def _transact(self, invoke: Invoke[In]) -> Plan[Found]:
+        turn, policy = invoke.turn, self._policy
+        key, printed = self._life.at(turn.place), self._life.printed
+        claim = Claim(key, printed, self._owner, policy.lease_ms, policy.retention_ms, takeover=False)
+        ended = yield from do(Transact(invoke, claim))
+        match ended:
+            case Returned():
+                return ended
+            case Occupied():
+                return _held(decide(ended, printed, policy))
+            case Fenced():
+                raise Overtaken
+            case Failed(error):
+                raise error
+            case Raised():  # its writes are rolled back; the failure is recorded unless somebody was faster
+                decision = yield from self._claim(turn)
+                if not isinstance(decision, Run):
+                    return decision
+                return (yield from self._record(turn, decision.lease, ended))
+            case _:
+                assert_never(ended)
+
+    def _claim(self, turn: Turn[In]) -> Plan[Run | Replay | InFlight | Unknown | Mismatch | Expired]:
+        key = self._life.at(turn.place)
+        decision = yield from acquire(key, self._life.printed, self._owner, self._policy, wait_ms=0)
+        if isinstance(decision, Undecided):
+            self._front.abandon_later(Lease(key, self._owner, 1, 0))
+        return decision if isinstance(decision, Run) else _held(decision)
+
+    def _record(self, turn: Turn[In], lease: Lease, ended: Ended) -> Plan[Returned[Any] | Raised]:
+        if isinstance(ended, Failed):
+            if isinstance(ended.error, (NotExecuted, *self._definition.settings.policy.release_exceptions)):
+                yield from self._settle(lease, Ending.NOTHING_DONE, None)
+            raise ended.error
+        ending = Ending.SUCCEEDED if isinstance(ended, Returned) else Ending.FAILED
+        yield from self._settle(lease, ending, self._definition.encode(turn, ended))
+        return ended
+
+    def _settle(self, lease: Lease, ending: Ending, result: Result | None) -> Plan[None]:
+        settlement = yield from settle(lease, ending, result, self._policy, fingerprint=self._life.printed)
+        if isinstance(settlement, Superseded):
+            raise Overtaken
+        if isinstance(settlement, NotStored):
+            raise settlement.error
+
+    def _kept(self, turn: Turn[In], result: Result) -> Returned[Any] | Raised:
+        outcome: Outcome[Any] = self._definition.values(turn).decode(result)
+        if isinstance(outcome, NotKept):
+            raise ResultNotKept(f"what {turn.place} of {self._life.key.name!r} returned was not kept: {outcome.reason}")
+        return outcome
+
+    def _check_earlier(self, record: Record) -> None:
+        """Only what an earlier attempt left may be freed. An operator's doing has no attempt number at all."""
+        number = record.owner.partition(".")[0]
+        if number.isdigit() and int(number) >= self._lease.attempt:
+            raise Overtaken
+
+    def _interrupted(self, turn: Turn[In]) -> str:
+        undo = ", undo=True" if turn.undo else ""
+        return (
+            f"{turn.place} of the flow {self._life.key.name!r} of {self._life.key.scope} was cut off, and nobody can "
+            "tell whether it took effect. It is not run again: find out, then say it with "
+            f"resolve({self._life.key.name!r}, {turn.step.name!r}, NotDone(){undo}), or with the result it had."
+        )
+
+
+def _held(decision: Decision) -> Replay | InFlight | Unknown | Mismatch | Expired:
+    if isinstance(decision, (Undecided, Unreadable)):
+        raise decision.error
+    assert not isinstance(decision, Run)
+    return decision
