@@ -1,0 +1,9 @@
+"""What `on_event` may be given: a log of one's own, or several listeners as one.
+
+Metrics and traces are in `semel.telemetry.prometheus` and `semel.telemetry.opentelemetry`, which need their extras.
+"""
+
+from semel.telemetry.listeners import Listeners, LogListener, purges
+from semel.timing import CallListener
+
+__all__ = ["CallListener", "Listeners", "LogListener", "purges"]

@@ -1,0 +1,81 @@
+"""OpenTelemetry: `OpenTelemetryListener()` as `on_event`. Metrics, and attributes and links on the current span.
+
+Only the API is used: without an SDK in the process nothing happens, as is usual there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from opentelemetry import trace
+from opentelemetry.metrics import MeterProvider, get_meter
+from opentelemetry.trace import Link, Span, SpanContext, TraceFlags
+
+from semel.core.correlation import trace_of
+from semel.events import Event, EventKind
+from semel.telemetry.attempts import Attempts
+from semel.telemetry.operations import Operations
+
+
+class OpenTelemetryListener:
+    """Counts events, times attempts and the store's calls, and says on the current span what became of the key.
+
+    A replay links the current span to the trace of the request whose answer it is, if that came with a `traceparent`.
+    `operations` are patterns as in rules; the attribute `semel.operation` is the first that covers a key's scope.
+    """
+
+    def __init__(self, *, meter_provider: MeterProvider | None = None, operations: Iterable[str] = ()) -> None:
+        meter = get_meter("semel", meter_provider=meter_provider)
+        self._operations = Operations(operations)
+        self._attempts = Attempts()
+        self._events = meter.create_counter("semel.events", "{event}", "Decisions about keys.")
+        self._running = meter.create_up_down_counter(
+            "semel.operations.active", "{operation}", "Attempts that are running now."
+        )
+        self._duration = meter.create_histogram("semel.operation.duration", "s", "From a granted claim to its end.")
+        self._saved = meter.create_counter(
+            "semel.replay.saved", "s", "What the first executions took whose answers were replayed."
+        )
+        self._calls = meter.create_histogram("semel.store.call.duration", "s", "Calls on the store.")
+        self._purged = meter.create_counter("semel.records.purged", "{record}", "Records deleted past retention.")
+
+    def __call__(self, event: Event) -> None:
+        self._count(event)
+        span = trace.get_current_span()
+        if span.is_recording() and event.kind is not EventKind.PURGED:
+            _describe(span, event)
+
+    def called(self, call: str, outcome: str, seconds: float) -> None:
+        self._calls.record(seconds, {"semel.store.call": call, "semel.outcome": outcome})
+
+    def _count(self, event: Event) -> None:
+        if event.kind is EventKind.PURGED:
+            self._purged.add(event.count)
+            return
+        where = {"semel.operation": self._operations.name_of(event.key.scope)}
+        self._events.add(1, {"semel.event": event.kind.value, **where})
+        if self._attempts.began(event):
+            self._running.add(1, where)
+        elif (seconds := self._attempts.ended(event)) is not None:
+            self._running.add(-1, where)
+            self._duration.record(seconds, {"semel.outcome": event.kind.value, **where})
+        elif event.ran_ms is not None:
+            self._saved.add(max(0, event.ran_ms) / 1000, where)
+
+
+def _describe(span: Span, event: Event) -> None:
+    """The attributes say what became of the key last; a span event for each step says when."""
+    fields = {f"semel.{name}": value for name, value in event.fields().items()}
+    span.set_attributes(fields)
+    span.add_event(f"semel.{event.kind.value}")
+    if event.kind is EventKind.REPLAYED and (link := _origin(event)) is not None:
+        span.add_link(link.context, link.attributes)
+
+
+def _origin(event: Event) -> Link | None:
+    """The request whose answer is replayed. Its owner names the trace, and the span that called us in it."""
+    found = trace_of(event.owner)
+    if found is None or found[0] == trace.get_current_span().get_span_context().trace_id:
+        return None
+    context = SpanContext(*found, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+    return Link(context, {"semel.link": "original"})

@@ -1,0 +1,35 @@
+"""Names of operations for metrics: few, chosen by the user. A path or a key would make a series for each caller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+from semel.core.rules import MATCH, Rule
+
+OTHER = "other"
+OPERATIONS_MAX = 500
+"""Every one of them is a time series for each kind of event."""
+
+
+class Operations:
+    """Maps the scopes of keys to the first pattern that covers them, else to `other`.
+
+    A pattern is one of a rule (`POST /payments/{id}/capture`), or a scope as it is (a function's or handler's name).
+    """
+
+    def __init__(self, patterns: Iterable[str] = ()) -> None:
+        named = list(patterns)
+        if len(named) > OPERATIONS_MAX:
+            raise ValueError(
+                f"operations= has {len(named)} patterns, the limit is {OPERATIONS_MAX}: use {{parameters}}"
+            )
+        self._exact = frozenset(named)
+        self._rules = [(pattern, Rule(pattern)) for pattern in named if MATCH.fullmatch(pattern)]
+        self.name_of = lru_cache(maxsize=4096)(self._name_of)
+
+    def _name_of(self, scope: str) -> str:
+        if scope in self._exact:
+            return scope
+        method, _, path = scope.partition(" ")
+        return next((pattern for pattern, rule in self._rules if rule.covers(method, path)), OTHER)

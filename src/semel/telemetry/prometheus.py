@@ -1,0 +1,104 @@
+"""Prometheus: `PrometheusListener()` as `on_event`. Counters and histograms, never with a key or a raw path in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from weakref import WeakKeyDictionary
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+
+from semel.core.http import PROBLEMS
+from semel.events import Event, EventKind
+from semel.telemetry.attempts import Attempts
+from semel.telemetry.operations import Operations
+
+CALL_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+WORK_BUCKETS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+WHERE = ("front", "operation")
+
+
+class Instruments:
+    """The metrics themselves, once in each registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.events = Counter("semel_events", "Decisions about keys.", ("event", "reason", *WHERE), registry=registry)
+        self.running = Gauge(
+            "semel_operations_in_progress",
+            "Attempts that are running now.",
+            WHERE,
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
+        self.duration = Histogram(
+            "semel_operation_duration_seconds",
+            "From a granted claim to its end.",
+            ("outcome", *WHERE),
+            registry=registry,
+            buckets=WORK_BUCKETS_S,
+        )
+        self.saved = Counter(
+            "semel_replay_saved_seconds",
+            "What the first executions took whose answers were replayed.",
+            WHERE,
+            registry=registry,
+        )
+        self.calls = Histogram(
+            "semel_store_call_duration_seconds",
+            "Calls on the store.",
+            ("call", "outcome", "front"),
+            registry=registry,
+            buckets=CALL_BUCKETS_S,
+        )
+        self.purged = Counter("semel_records_purged", "Records deleted past retention.", registry=registry)
+        # A child is looked up under a lock and by text; what was looked up once is kept here.
+        self.events_of = lru_cache(maxsize=None)(self.events.labels)
+        self.running_of = lru_cache(maxsize=None)(self.running.labels)
+        self.duration_of = lru_cache(maxsize=None)(self.duration.labels)
+        self.calls_of = lru_cache(maxsize=None)(self.calls.labels)
+
+
+_instruments: WeakKeyDictionary[CollectorRegistry, Instruments] = WeakKeyDictionary()
+
+
+class PrometheusListener:
+    """Counts events, and times attempts and the store's calls.
+
+    `operations` are patterns as in rules; the label `operation` is the first that covers a key's scope, else `other`.
+    `front` tells listeners apart that share a registry.
+    """
+
+    def __init__(
+        self, *, registry: CollectorRegistry = REGISTRY, operations: Iterable[str] = (), front: str = "http"
+    ) -> None:
+        if registry not in _instruments:
+            _instruments[registry] = Instruments(registry)
+        self._metrics = _instruments[registry]
+        self._operations = Operations(operations)
+        self._attempts = Attempts()
+        self._front = front
+
+    def __call__(self, event: Event) -> None:
+        metrics = self._metrics
+        if event.kind is EventKind.PURGED:
+            metrics.purged.inc(event.count)
+            return
+        where = self._front, self._operations.name_of(event.key.scope)
+        metrics.events_of(event.kind.value, _reason(event), *where).inc()
+        if self._attempts.began(event):
+            metrics.running_of(*where).inc()
+        elif (seconds := self._attempts.ended(event)) is not None:
+            metrics.running_of(*where).dec()
+            metrics.duration_of(event.kind.value, *where).observe(seconds)
+        elif event.ran_ms is not None:
+            metrics.saved.labels(*where).inc(max(0, event.ran_ms) / 1000)
+
+    def called(self, call: str, outcome: str, seconds: float) -> None:
+        self._metrics.calls_of(call, outcome, self._front).observe(seconds)
+
+
+def _reason(event: Event) -> str:
+    """Why a request was refused before its key was looked at; other details are the store's own words: too many."""
+    if event.kind is not EventKind.REFUSED:
+        return ""
+    return event.detail if event.detail in PROBLEMS else "other"

@@ -1,0 +1,1 @@
+"""What is reported: events, logs, metrics, traces, and the examples that use them."""
