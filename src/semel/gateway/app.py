@@ -1,0 +1,74 @@
+"""The gateway as an ASGI application: the middleware around a forwarder, and what is true of every answer."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+
+from semel.asgi import IdempotencyMiddleware
+from semel.asgi.types import Message, Receive, Scope, Send, send_response
+from semel.core import http
+from semel.drive import OnEvent, ignore, logged
+from semel.errors import OutcomeUnknown
+from semel.gate import Gate
+from semel.gateway.forward import Forwarder
+from semel.gateway.headers import with_date
+from semel.gateway.rules import Rules
+from semel.gateway.settings import Settings
+from semel.gateway.tenants import identify_by
+
+logger = logging.getLogger("semel.gateway")
+
+
+class Gateway:
+    """One worker's application. `apply` changes the rules for every request that comes after it."""
+
+    def __init__(self, settings: Settings, rules: Rules, *, on_event: OnEvent = ignore) -> None:
+        self._secret = settings.secret
+        self._listener = logged(on_event)
+        self._forwarder = Forwarder(settings)
+        self._protected = IdempotencyMiddleware(
+            self._forwarder,
+            store=settings.store,
+            identify=lambda scope: None,
+            secret=settings.secret,
+            on_event=on_event,
+            quota_storage=settings.quota_storage,
+        )
+        self.apply(rules)
+
+    def apply(self, rules: Rules) -> None:
+        """A request that has begun keeps the rules it began with."""
+        gate = Gate(rules.policy, rules.rules, secret=self._secret, on_event=self._listener)
+        self._protected.gate = gate
+        self._protected.identify = identify_by(rules.tenant, gate)
+        self._forwarder.key_headers = rules.key_headers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._protected(scope, receive, self._closing(send))
+            return
+        started = False
+
+        async def dated(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                message = {**message, "headers": with_date(message["headers"])}
+            await send(message)
+
+        try:
+            await self._protected(scope, receive, dated)
+        except OutcomeUnknown as error:  # of a request without a key; a begun answer is cut by the server
+            if not started:
+                await send_response(dated, http.problem("interrupted", uuid.uuid4().urn, detail=str(error)))
+
+    def _closing(self, send: Send) -> Send:
+        """The upstream's connections are closed last: begun work ends before."""
+
+        async def wrapped(message: Message) -> None:
+            if message["type"].startswith("lifespan.shutdown."):
+                await self._forwarder.upstream.close()
+            await send(message)
+
+        return wrapped

@@ -1,0 +1,168 @@
+"""The application that the middleware protects: every request goes to the upstream, and its answer comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import AsyncIterator
+
+from semel.asgi.types import Receive, Scope, Send, send_response
+from semel.core import http
+from semel.errors import OutcomeUnknown
+from semel.gateway.headers import Pair, for_caller, for_upstream, values
+from semel.gateway.settings import Settings
+from semel.gateway.upstream import Cut, NotSent, NotText, Upstream, chunks
+from semel.running import Operation, current_operation
+
+logger = logging.getLogger("semel.gateway")
+KEY = b"idempotency-key"
+DERIVED = "gateway"
+"""What the upstream's key is derived under. It never changes: an older version's keys must stay the same."""
+WHOLE_MAX = 65_536
+"""A body that is here already goes out with the head; a larger one is written part by part."""
+
+NOT_UTF8 = http.Response(400, ((b"content-type", b"text/plain; charset=utf-8"),), b"A header is not UTF-8.")
+
+
+class Forwarder:
+    """Streams both ways, each side as fast as the other takes it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.upstream = Upstream(settings)
+        self.key_headers: frozenset[bytes] = frozenset((KEY,))
+        """Where callers may put their key, by any rule."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _live(receive, send)
+            return
+        operation = current_operation()
+        body = Body(receive)
+        # The caller of a keyed request may leave: the work goes on. Otherwise nobody is left to do it for.
+        if operation is not None:
+            await self._forward(scope, body, send, operation)
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        leaving = asyncio.create_task(_cancel_when_left(body, task))
+        try:
+            await self._forward(scope, body, send, None)
+        except asyncio.CancelledError:
+            if not body.left:
+                raise
+            task.uncancel()
+        finally:
+            leaving.cancel()
+
+    async def _forward(self, scope: Scope, body: Body, send: Send, operation: Operation | None) -> None:
+        method: str = scope["method"]
+        try:
+            data = await body.data()
+            response = await self.upstream.send(method, target(scope), self._headers(scope, operation), data)
+        except NotText:
+            _give_back(operation)
+            await send_response(send, NOT_UTF8)
+            return
+        except NotSent as error:
+            logger.warning("the upstream cannot be reached: %s", error)
+            _give_back(operation)
+            await send_response(send, http.problem("unreachable", uuid.uuid4().urn))
+            return
+        except Cut as error:
+            if not body.left:
+                raise _unknown(scope, error) from error
+            return
+        async with response:
+            if not 200 <= response.status <= 599:
+                raise _unknown(scope, Cut(f"it answered with the status {response.status}"))
+            headers = for_caller(response.status, method, response.raw_headers)
+            await send({"type": "http.response.start", "status": response.status, "headers": headers})
+            try:
+                async for chunk in chunks(response):
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            except Cut as error:
+                if not body.left:
+                    raise _unknown(scope, error) from error
+                return
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _headers(self, scope: Scope, operation: Operation | None) -> list[Pair]:
+        settings = self.settings
+        asked = values(scope["headers"], b"host")
+        host = asked[0] if asked and settings.host == "caller" else settings.upstream_host
+        if operation is None or settings.downstream_key == "caller":
+            return for_upstream(scope, host=host, dropped=frozenset())
+        headers = for_upstream(scope, host=host, dropped=self.key_headers)
+        if settings.downstream_key == "derived":
+            headers.append((KEY, operation.derive(DERIVED).encode()))
+        return headers
+
+
+class Body:
+    """The body of a request, as it is received. Afterwards the same channel says that the caller left."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self.received = asyncio.Event()
+        self.left = False
+
+    async def data(self) -> bytes | AsyncIterator[bytes] | None:
+        """What is here already when that is all of it, else the parts as they come."""
+        first, more = await self._next()
+        if more or len(first) > WHOLE_MAX:
+            return self._parts(first, more)
+        return first or None
+
+    async def _parts(self, first: bytes, more: bool) -> AsyncIterator[bytes]:
+        for at in range(0, len(first), WHOLE_MAX):  # piece by piece: each must be taken in time
+            yield first[at : at + WHOLE_MAX]
+        while more:
+            part, more = await self._next()
+            if part:
+                yield part
+
+    async def _next(self) -> tuple[bytes, bool]:
+        message = await self._receive()
+        if message["type"] != "http.request":
+            self.left = True
+            raise Cut("the caller left before the request was complete")
+        more: bool = message.get("more_body", False)
+        if not more:
+            self.received.set()
+        return message.get("body", b""), more
+
+    async def until_left(self) -> None:
+        await self.received.wait()
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.left = True
+
+
+async def _cancel_when_left(body: Body, task: asyncio.Task[object]) -> None:
+    await body.until_left()
+    task.cancel()
+
+
+def _give_back(operation: Operation | None) -> None:
+    if operation is not None:
+        operation.nothing_done()
+
+
+def target(scope: Scope) -> str:
+    """Path and query exactly as received."""
+    path: bytes = scope["raw_path"].partition(b"?")[0]
+    query: bytes = scope.get("query_string", b"")
+    return (path + b"?" + query if query else path).decode("ascii")
+
+
+def _unknown(scope: Scope, error: Cut) -> OutcomeUnknown:
+    logger.warning("%s was passed on and not answered: %s", scope["method"], error)
+    return OutcomeUnknown()
+
+
+async def _live(receive: Receive, send: Send) -> None:
+    while (await receive())["type"] != "lifespan.shutdown":
+        await send({"type": "lifespan.startup.complete"})
+    await send({"type": "lifespan.shutdown.complete"})

@@ -1,0 +1,86 @@
+"""Which headers a gateway passes on, in both directions, and what it says about itself (RFC 9110, section 7.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from email.utils import formatdate
+
+from semel.asgi.types import Scope
+from semel.core.policy import HOP_BY_HOP
+
+Pair = tuple[bytes, bytes]
+
+VIA = b"1.1 semel"
+HOPS = frozenset(name.encode() for name in HOP_BY_HOP) | {b"http2-settings"}
+# Expect: we have asked for the body ourselves. The others are written anew.
+REPLACED = frozenset((b"expect", b"host", b"content-length", b"via", b"forwarded", b"x-forwarded-for"))
+REWRITTEN = REPLACED | {b"x-forwarded-proto", b"x-forwarded-host"}
+BODILESS = frozenset((204, 304))
+
+
+def passed_on(headers: Iterable[Pair]) -> list[Pair]:
+    """Without the headers that belong to one connection: the known ones, and those that `Connection` names."""
+    headers = list(headers)
+    hops = HOPS
+    for name, value in headers:
+        if name.lower() == b"connection":
+            hops = hops | {token.strip().lower() for token in value.split(b",")}
+    return [(name, value) for name, value in headers if name.lower() not in hops]
+
+
+def for_upstream(scope: Scope, *, host: bytes, dropped: frozenset[bytes]) -> list[Pair]:
+    """What the upstream gets, without a key of ours: order and repeats are kept.
+
+    A name with an underscore is dropped, as other proxies do: for CGI, WSGI and PHP `X_Account` is `X-Account`, so it
+    would be a second spelling of a header that somebody in front of us has checked.
+    """
+    kept, ours = [(b"host", host)], dict[bytes, list[bytes]]()
+    for name, value in passed_on(scope["headers"]):
+        if name in REWRITTEN:
+            ours.setdefault(name, []).append(value)
+        if name not in REPLACED and name not in dropped and b"_" not in name:
+            kept.append((name, value))
+    if b"content-length" in ours:
+        kept.append((b"content-length", b"%d" % int(ours[b"content-length"][0])))
+    kept.extend(_about_us(scope, ours))
+    return kept
+
+
+def _about_us(scope: Scope, said: Mapping[bytes, Sequence[bytes]]) -> Iterator[Pair]:
+    """`Via`, `Forwarded` and its older relatives, each after what proxies before us have said."""
+    client = scope.get("client")
+    address = str(client[0]).encode("latin-1") if client else b"unknown"
+    named = b'"[' + address + b']"' if b":" in address else address
+    asked = said.get(b"host", (b"",))[0]
+    protocol = str(scope.get("scheme", "http")).encode()
+    forwarded = b"for=" + named + b";proto=" + protocol
+    if asked and b'"' not in asked and b"\\" not in asked:
+        forwarded += b';host="' + asked + b'"'
+    version = str(scope.get("http_version", "1.1")).encode()
+    yield b"via", b", ".join((*said.get(b"via", ()), version + b" semel"))
+    yield b"forwarded", b", ".join((*said.get(b"forwarded", ()), forwarded))
+    yield b"x-forwarded-for", b", ".join((*said.get(b"x-forwarded-for", ()), address))
+    # Only who is asked first knows these: what a proxy before us has said stands.
+    if b"x-forwarded-proto" not in said:
+        yield b"x-forwarded-proto", protocol
+    if asked and b"x-forwarded-host" not in said:
+        yield b"x-forwarded-host", asked
+
+
+def for_caller(status: int, method: str, headers: Iterable[Pair]) -> list[Pair]:
+    """What the caller gets. A status without a body has no length either: servers count what they send."""
+    bodiless = status in BODILESS and method != "HEAD"
+    return [
+        *((name, value) for name, value in passed_on(headers) if not (bodiless and name.lower() == b"content-length")),
+        (b"via", VIA),
+    ]
+
+
+def with_date(headers: Sequence[Pair]) -> list[Pair]:
+    """Every answer is dated; the upstream's own date stands."""
+    dated = any(name.lower() == b"date" for name, _ in headers)
+    return list(headers) if dated else [*headers, (b"date", formatdate(usegmt=True).encode())]
+
+
+def values(headers: Iterable[Pair], wanted: bytes) -> list[bytes]:
+    return [value for name, value in headers if name == wanted]

@@ -1,0 +1,85 @@
+"""Everything that `semel gateway` is told when it starts, checked once. What rules say is in `semel.gateway.rules`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+from urllib.parse import urlsplit
+
+DownstreamKey = Literal["derived", "caller", "none"]
+Host = Literal["caller", "upstream"]
+WORKERS_MAX = 256
+
+
+class SettingsInvalid(ValueError):
+    """A setting cannot be used; the message names the option and the way out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The settings of one gateway. Durations are seconds."""
+
+    upstream: str
+    store: str
+    listen: str = "127.0.0.1:8080"
+    rules: Path | None = None
+    admin: str | None = None
+    workers: int = 1
+    downstream_key: DownstreamKey = "derived"
+    host: Host = "caller"
+    connect_timeout_s: float = 5.0
+    timeout_s: float = 60.0
+    keepalive_s: float = 1.0
+    drain_s: float = 30.0
+    secret: str | None = None
+    quota_storage: str = "memory://"
+
+    def __post_init__(self) -> None:
+        if not _is_upstream(self.upstream):
+            raise SettingsInvalid(f"--upstream {self.upstream!r}: write http://host:port or https://host:port")
+        if self.store.startswith("memory:"):
+            raise SettingsInvalid(f"--store {self.store}: a worker that dies would forget its keys; use sqlite:///FILE")
+        if self.secret == "":
+            raise SettingsInvalid("--secret is empty: give 32 random bytes, for example from openssl rand -hex 32")
+        address("--listen", self.listen)
+        if self.admin is not None:
+            address("--admin", self.admin)
+        if not 1 <= self.workers <= WORKERS_MAX:
+            raise SettingsInvalid(f"--workers {self.workers}: 1 to {WORKERS_MAX}")
+        if self.downstream_key not in get_args(DownstreamKey):
+            raise SettingsInvalid(f"--downstream-key {self.downstream_key!r}: {', '.join(get_args(DownstreamKey))}")
+        if self.host not in get_args(Host):
+            raise SettingsInvalid(f"--host {self.host!r}: {', '.join(get_args(Host))}")
+        for name in ("connect_timeout_s", "timeout_s", "drain_s"):
+            if not 0 < (value := getattr(self, name)) <= 86_400:
+                raise SettingsInvalid(f"--{name.removesuffix('_s').replace('_', '-')} {value}: over 0, at most a day")
+        if not 0 <= self.keepalive_s <= 86_400:
+            raise SettingsInvalid(f"--keepalive {self.keepalive_s}: 0 for a connection of its own for each request")
+
+    @property
+    def base(self) -> str:
+        """The upstream without a slash at its end: the path of a request follows."""
+        return self.upstream.rstrip("/")
+
+    @property
+    def upstream_host(self) -> bytes:
+        return urlsplit(self.upstream).netloc.encode()
+
+
+def _is_upstream(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        _ = parts.port  # not one to connect to, if this fails
+    except ValueError:
+        return False
+    more = parts.username or parts.query or parts.fragment
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and not more
+
+
+def address(option: str, text: str) -> tuple[str, int]:
+    """`host:port` or `[v6]:port` taken apart."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65_535 or (":" in host and not host.startswith("[")):
+        raise SettingsInvalid(f"{option} {text!r}: write host:port, for example 127.0.0.1:8080 or [::1]:8080")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,112 @@
+"""What the gateway accepts from a connection: HTTP/1 in one reading only.
+
+Two programs that read the same bytes differently are how a request is smuggled past one of them. The parser refuses
+most of that by itself (both lengths, repeated and odd lengths, bare line feeds, folded lines, control characters). This
+is the rest: what it accepts and another program might read otherwise, and what would have no bound.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+HEAD_MAX = 65_536
+HEADERS_MAX = 200
+
+
+class Refused(Exception):
+    """The request cannot be passed on in one reading; the text says why."""
+
+    def __init__(self, why: str, status: int = 400) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+class StrictProtocol(HttpToolsProtocol):
+    """Answers 400 or 431 and closes, before the application sees anything."""
+
+    _head_size = 0
+    _in_head = True
+    _refused: Refused | None = None
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused is not None or self.transport.is_closing():
+            return
+        super().data_received(data)
+        if self._in_head and self._refused is None:  # a header line that never ends is not shown to us before it does
+            self._head_size += len(data)
+            if self._head_size > HEAD_MAX:
+                self._refuse(Refused(f"The head of the request is larger than {HEAD_MAX} bytes.", 431))
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head, self._head_size = True, 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        # Blanks around a value are not part of it, and the parser leaves those at its end.
+        self.headers[-1] = (self.headers[-1][0], value.strip(b" \t"))
+
+    def on_headers_complete(self) -> None:
+        try:
+            self._check()
+        except Refused as refused:
+            self._refused = refused
+            raise  # the parser stops, and `send_400_response` is called
+        self._in_head = False
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """What the parser refused, or we did."""
+        self._refuse(self._refused or Refused(msg))
+
+    def _check(self) -> None:
+        assert self.parser is not None
+        version = self.parser.get_http_version()
+        if version not in ("1.0", "1.1"):
+            raise Refused(f"HTTP/{version} is not spoken here.")
+        if len(self.headers) > HEADERS_MAX:
+            raise Refused(f"There are more than {HEADERS_MAX} header lines.", 431)
+        if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > HEAD_MAX:
+            raise Refused(f"The head of the request is larger than {HEAD_MAX} bytes.", 431)
+        if self.parser.should_upgrade():  # after that the parser takes no body, so one could hide there
+            raise Refused("Upgrade and CONNECT are not supported.")
+        if not self.url.startswith(b"/") or b"#" in self.url:
+            raise Refused("The request target must be a path that starts with a slash, and has no fragment.")
+        self._check_headers(version)
+
+    def _check_headers(self, version: str) -> None:
+        hosts = [value for name, value in self.headers if name == b"host"]
+        if len(hosts) > 1 or (version == "1.1" and not hosts):
+            raise Refused("There must be exactly one Host header.")
+        if hosts and not _is_host(hosts[0]):
+            raise Refused("The Host header cannot be read.")
+        for name, value in self.headers:
+            if name == b"transfer-encoding" and (version == "1.0" or value.lower() != b"chunked"):
+                raise Refused("The only Transfer-Encoding is chunked, and not in HTTP/1.0.")
+
+    def _refuse(self, refused: Refused) -> None:
+        """Say why, if that cannot be taken for the answer to an earlier request, and close."""
+        self._refused = refused
+        if self._in_head:
+            earlier: RequestResponseCycle | None = self.cycle
+            alone = earlier is None or earlier.response_complete
+        else:  # it is the body of the request that is being served
+            alone = not self.cycle.response_started and not self.pipeline
+        if alone:
+            text = str(refused).encode("latin-1", "replace")
+            self.transport.write(
+                STATUS_LINE[refused.status]
+                + b"content-type: text/plain; charset=utf-8\r\nconnection: close\r\n"
+                + b"content-length: %d\r\n\r\n%b" % (len(text), text)
+            )
+        self.transport.close()
+
+
+def _is_host(value: bytes) -> bool:
+    try:
+        parts = urlsplit(b"//" + value)
+        return parts.netloc == value and b"@" not in value and (parts.port is None or parts.port >= 0)
+    except ValueError:
+        return False

@@ -1,0 +1,216 @@
+"""The supervisor: listens, keeps workers running, reads the rules, and answers on the admin port.
+
+It never touches a request. A worker that dies is replaced; connections that nobody has accepted yet wait for the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+from contextlib import AsyncExitStack, suppress
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+from tempfile import TemporaryDirectory
+
+from semel.errors import StoreMisconfigured
+from semel.gate import Gate
+from semel.gateway.admin import Admin, trouble_with
+from semel.gateway.rules import Rules, read_rules
+from semel.gateway.settings import Settings, SettingsInvalid, address
+from semel.gateway.worker import STOP, listener_of, work
+from semel.opening import open_async_store
+from semel.purger import AsyncPurger
+from semel.quota import AsyncQuotas
+from semel.telemetry.listeners import purges
+
+logger = logging.getLogger("semel.gateway")
+BACKLOG = 2_048
+AGAIN_S = 1.0
+"""How long a worker that could not start is not tried again."""
+UNIDENTIFIED = (
+    "the rules have no [tenant], so callers are told apart by their Authorization header: a refreshed token looks like "
+    "another caller, and callers without one share their keys. Name a header or a claim in [tenant]"
+)
+UNKEYED = (
+    "there is no --secret, so that header is stored as its plain SHA-256, and who reads the store can confirm a "
+    "guessed credential. Give 32 random bytes in SEMEL_GATEWAY_SECRET"
+)
+LAST_S = 15.0
+"""What a stopping worker needs besides the time for running work: `semel.tasks.DRAIN_S`, and to end."""
+
+
+class Worker:
+    """One process and the channel to it."""
+
+    def __init__(self, process: ForkServerProcess, channel: Connection) -> None:
+        self.process = process
+        self.channel = channel
+        self.ready = False
+
+
+def checked(settings: Settings) -> Rules:
+    """Read the rules as a worker would use them, so that what is wrong is said before anything is changed."""
+    rules = read_rules(settings.rules)
+    try:
+        gate = Gate(rules.policy, rules.rules, secret=settings.secret)
+        if gate.has_quota:
+            _ = AsyncQuotas(settings.quota_storage).limiter
+    except StoreMisconfigured as error:
+        raise SettingsInvalid(f"--rules {settings.rules}: {_in_options(str(error))}") from None
+    if rules.tenant is None:
+        logger.warning(UNIDENTIFIED)
+        if settings.secret is None:
+            logger.warning(UNKEYED)
+    return rules
+
+
+def _in_options(error: str) -> str:
+    """What a middleware is told about its arguments, in the words of a command line."""
+    return error.replace("give the middleware a secret=", "give --secret").replace("quota_storage=", "--quota-storage")
+
+
+class Supervisor:
+    """Runs one gateway in this process and its workers."""
+
+    def __init__(self, settings: Settings, rules: Rules) -> None:
+        self.settings = settings
+        self.rules = rules
+        self.workers: list[Worker] = []
+        self.stopping = False
+        self.failed = False
+        self._began = False
+        self._stop = asyncio.Event()
+        self._replacing: set[asyncio.Task[None]] = set()
+        self._empty = asyncio.Event()
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["semel.gateway.seed"])
+
+    async def run(self) -> int:
+        """Serve until a signal says stop. The exit status is 0, or 1 if no worker could start."""
+        host, port = address("--listen", self.settings.listen)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        async with AsyncExitStack() as stack:
+            metrics = stack.enter_context(TemporaryDirectory(prefix="semel-gateway-"))
+            os.environ["PROMETHEUS_MULTIPROC_DIR"] = metrics  # where the workers' counters are, for whoever sums them
+            self.listener = stack.enter_context(socket.create_server((host, port), family=family, backlog=BACKLOG))
+            store = open_async_store(self.settings.store)
+            stack.push_async_callback(store.close)
+            on_event = listener_of(self.settings, self.rules)
+            self._admin = await stack.enter_async_context(Admin(self, store, metrics))
+            # This may be all that ever uses the store, so it is purged from here.
+            await stack.enter_async_context(AsyncPurger(store, on_purged=purges(on_event)))
+            if (trouble := await trouble_with(store)) is not None:
+                logger.warning("the store does not answer, and requests with a key get 503 until it does: %s", trouble)
+            self._listen_for_signals()
+            for _ in range(self.settings.workers):
+                self._start()
+            await self._stop.wait()
+            await self._end()
+        return 1 if self.failed else 0
+
+    @property
+    def ready(self) -> bool:
+        return not self.stopping and any(worker.ready for worker in self.workers)
+
+    def reload(self) -> None:
+        """Read the rules again and give them to every worker. A bad file changes nothing, and is named."""
+        try:
+            self.rules = checked(self.settings)
+        except SettingsInvalid as error:
+            logger.error("the rules were not reloaded, and the old ones stay: %s", error)
+            return
+        for worker in self.workers:
+            with suppress(OSError):  # it has just died; its successor gets them
+                worker.channel.send(self.rules)
+        logger.info("the rules were reloaded: %d of them", len(self.rules.rules))
+
+    def stop(self) -> None:
+        self.stopping = True
+        self._stop.set()
+
+    def _listen_for_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        loop.add_signal_handler(signal.SIGHUP, self.reload)
+
+    def _start(self) -> None:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=work, args=(self.settings, self.rules, self.listener, theirs))
+        process.start()
+        theirs.close()
+        worker = Worker(process, ours)
+        self.workers.append(worker)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(ours.fileno(), self._heard, worker)
+
+    def _heard(self, worker: Worker) -> None:
+        """A worker says that it is ready, or its end of the channel has closed because it is dead."""
+        try:
+            worker.channel.recv()
+        except (EOFError, OSError):
+            asyncio.get_running_loop().remove_reader(worker.channel.fileno())
+            worker.channel.close()
+            self._replacing.add(task := asyncio.create_task(self._replace(worker)))
+            task.add_done_callback(self._replacing.discard)
+            return
+        worker.ready = self._began = True
+        logger.info("worker %s is ready", worker.process.pid)
+        if sum(each.ready for each in self.workers) == self.settings.workers:
+            host, port, *_ = self.listener.getsockname()
+            shown = f"[{host}]" if ":" in host else host
+            logger.info("listening on http://%s:%s for %s", shown, port, self.settings.upstream)
+
+    async def _replace(self, worker: Worker) -> None:
+        await _ended(worker.process)
+        self._admin.forget(worker.process.pid)
+        self.workers.remove(worker)
+        if self.stopping:
+            if not self.workers:
+                self._empty.set()
+            return
+        logger.error("worker %s ended with %s", worker.process.pid, worker.process.exitcode)
+        if not worker.ready:
+            if not self._began:
+                self.failed = True
+                self.stop()
+                return
+            await asyncio.sleep(AGAIN_S)
+        if not self.stopping:
+            self._start()
+
+    async def _end(self) -> None:
+        """Tell the workers to finish; those that do not in time are killed."""
+        self.listener.close()
+        for worker in self.workers:
+            with suppress(OSError):
+                worker.channel.send(STOP)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.settings.drain_s + LAST_S):
+                await self._until_empty()
+        for worker in self.workers:
+            logger.error("worker %s did not stop in time and is killed", worker.process.pid)
+            worker.process.kill()
+        await self._until_empty()
+
+    async def _until_empty(self) -> None:
+        if self.workers:
+            await self._empty.wait()
+
+
+async def _ended(process: ForkServerProcess) -> None:
+    """Wait for the end of a process without blocking the loop."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_reader(process.sentinel, ended.set)
+    await ended.wait()
+    loop.remove_reader(process.sentinel)
+    process.join()
+
+
+async def supervise(settings: Settings, rules: Rules) -> int:
+    return await Supervisor(settings, rules).run()

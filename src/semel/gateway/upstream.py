@@ -1,0 +1,128 @@
+"""One request to the upstream, sent at most once: what came back, or whether it was sent at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+
+from aiohttp import (
+    ClientConnectorError,
+    ClientError,
+    ClientHandlerType,
+    ClientRequest,
+    ClientResponse,
+    ClientSession,
+    ClientTimeout,
+    ConnectionTimeoutError,
+    DummyCookieJar,
+    TCPConnector,
+)
+from multidict import CIMultiDict
+from yarl import URL
+
+from semel.gateway.headers import Pair
+from semel.gateway.settings import Settings
+
+CONNECTIONS_MAX = 1_000
+HEAD_MAX = 65_536
+NOT_OURS = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
+"""What the library would add to a request that lacks it."""
+
+
+class NotSent(Exception):
+    """No connection could be made: the upstream has seen nothing of the request."""
+
+
+class NotText(Exception):
+    """A header is not UTF-8, and what sends them knows no other bytes. Nothing was sent."""
+
+
+class Cut(Exception):
+    """The request was sent, at least in part, and its answer did not come, or not whole."""
+
+
+class Upstream:
+    """The connections of one event loop to the one upstream there is."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._session: ClientSession | None = None
+
+    async def send(
+        self, method: str, target: str, headers: Sequence[Pair], body: bytes | AsyncIterator[bytes] | None
+    ) -> ClientResponse:
+        """Send it once. `target` is the path and query as received; nothing is quoted, followed or unpacked."""
+        try:
+            texts = CIMultiDict((name.decode(), value.decode()) for name, value in headers)
+        except UnicodeDecodeError as error:
+            raise NotText(str(error)) from error
+        try:
+            async with asyncio.timeout(None) as bound:
+                return await self._opened().request(
+                    method,
+                    URL(f"{self._settings.base}{target}", encoded=True),
+                    headers=texts,
+                    data=body if body is None or isinstance(body, bytes) else self._taken(body, bound),
+                    allow_redirects=False,
+                )
+        except (ClientConnectorError, ConnectionTimeoutError) as error:
+            raise NotSent(str(error)) from error
+        except (ClientError, TimeoutError, OSError) as error:
+            raise Cut(_said(error)) from error
+
+    async def _taken(self, parts: AsyncIterator[bytes], bound: asyncio.Timeout) -> AsyncIterator[bytes]:
+        """The parts of a body, each of which the upstream must take in time: the library bounds only its reading."""
+        loop = asyncio.get_running_loop()
+        async for part in parts:
+            with suppress(RuntimeError):  # the answer has begun before the request ended: its parts have a bound
+                bound.reschedule(loop.time() + self._settings.timeout_s)
+            yield part
+            with suppress(RuntimeError):  # now it is the caller who is waited for
+                bound.reschedule(None)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    def _opened(self) -> ClientSession:
+        if self._session is None:  # here and not before: it belongs to the loop that uses it
+            settings = self._settings
+            self._session = ClientSession(
+                connector=TCPConnector(limit=CONNECTIONS_MAX, force_close=True)
+                if not settings.keepalive_s
+                else TCPConnector(limit=CONNECTIONS_MAX, keepalive_timeout=settings.keepalive_s),
+                timeout=ClientTimeout(
+                    total=None, connect=settings.connect_timeout_s, sock_read=settings.timeout_s, ceil_threshold=60
+                ),
+                cookie_jar=DummyCookieJar(),
+                skip_auto_headers=NOT_OURS,
+                auto_decompress=False,
+                max_line_size=HEAD_MAX,
+                max_field_size=HEAD_MAX,
+                middlewares=(_once,),
+            )
+        return self._session
+
+
+async def chunks(response: ClientResponse) -> AsyncIterator[bytes]:
+    """The body as it comes in."""
+    try:
+        async for chunk in response.content.iter_any():
+            yield chunk
+    except (ClientError, TimeoutError, OSError) as error:
+        raise Cut(_said(error)) from error
+
+
+async def _once(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+    """Keep the session from sending again: after a lost connection it repeats what HTTP calls idempotent, PUT too."""
+    try:
+        return await handler(request)
+    except (ClientConnectorError, ConnectionTimeoutError):
+        raise
+    except (ClientError, OSError) as error:
+        raise Cut(_said(error)) from error
+
+
+def _said(error: Exception) -> str:
+    return str(error) or ("it did not take the request in time" if isinstance(error, TimeoutError) else repr(error))
