@@ -1,0 +1,75 @@
+"""semel: every retry safe.
+
+A key names an operation; it takes effect once; every repeat gets the first answer, byte for byte.
+"""
+
+from semel.core.fingerprint import Fingerprint, RequestParts
+from semel.core.policy import Policy
+from semel.core.records import Acquired, Key, Lease, Occupied, Record, Result, State
+from semel.core.rules import Rule
+from semel.errors import (
+    InProgress,
+    KeyExpired,
+    KeyReused,
+    Misuse,
+    NotExecuted,
+    OutcomeUnknown,
+    RecordUnreadable,
+    ResultNotKept,
+    SemelError,
+    StoreError,
+    StoreMisconfigured,
+    StoreUnavailable,
+    Superseded,
+    Unstorable,
+)
+from semel.functions import Block, NotDone, StillUnknown, arun, derived_key, idempotent, operation, run
+from semel.opening import open_async_store, open_store
+from semel.running import BlockOperation, Operation, current_operation
+from semel.store import AsyncStore, Counts, Filter, Page, Store
+
+__all__ = [
+    "Acquired",
+    "AsyncStore",
+    "Block",
+    "BlockOperation",
+    "Counts",
+    "Filter",
+    "Fingerprint",
+    "InProgress",
+    "Key",
+    "KeyExpired",
+    "KeyReused",
+    "Lease",
+    "Misuse",
+    "NotDone",
+    "NotExecuted",
+    "Occupied",
+    "Operation",
+    "OutcomeUnknown",
+    "Page",
+    "Policy",
+    "Record",
+    "RecordUnreadable",
+    "RequestParts",
+    "Result",
+    "ResultNotKept",
+    "Rule",
+    "SemelError",
+    "State",
+    "StillUnknown",
+    "Store",
+    "StoreError",
+    "StoreMisconfigured",
+    "StoreUnavailable",
+    "Superseded",
+    "Unstorable",
+    "arun",
+    "current_operation",
+    "derived_key",
+    "idempotent",
+    "open_async_store",
+    "open_store",
+    "operation",
+    "run",
+]

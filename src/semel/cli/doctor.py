@@ -1,0 +1,68 @@
+"""`semel doctor`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import click
+
+from semel.cli.options import Opened, json_option, new_store_option
+from semel.cli.showing import print_json, visible
+from semel.core.records import Key
+from semel.errors import StoreError, StoreMisconfigured
+from semel.store import Examinable, Finding
+from semel.stores import examining
+
+MARKS = {"ok": ("✔", "green"), "info": ("·", "blue"), "warning": ("!", "yellow"), "problem": ("✘", "red")}
+
+
+@click.command()
+@new_store_option
+@json_option
+@click.pass_context
+def doctor(ctx: click.Context, store: Opened, json: bool) -> None:
+    """Examine a store: can it keep what it promises?
+
+    Looks at the connection, the schema, the server's version and its settings for durability and eviction, the clocks
+    and the latency, and says what this store can and cannot promise. Each ✘ comes with the way out. Changes nothing.
+    Ends with 1 if there is a ✘.
+
+    \b
+    Examples:
+      semel doctor --store postgresql://localhost/shop
+      semel doctor --store redis://localhost --json
+    """
+    findings = examined(store)
+    sound = all(finding.level != "problem" for finding in findings)
+    if json:
+        print_json({"store": store.shown, "ok": sound, "findings": [asdict(finding) for finding in findings]})
+    else:
+        _print(findings)
+    ctx.exit(0 if sound else 1)
+
+
+def examined(opened: Opened) -> Sequence[Finding]:
+    """What the store says about itself, or why it cannot."""
+    store = opened.store
+    try:
+        if isinstance(store, Examinable):
+            return store.examine()
+        probe = Key("semel", "semel doctor", "probe")
+        latency = examining.latency(lambda: store.get(probe))
+        connected = Finding("connection", "ok", f"{opened.shown} answers")
+        return [connected, latency, Finding("settings", "info", "this store does not tell more about itself")]
+    except StoreMisconfigured as error:
+        return [Finding("connection", "problem", str(error), "change the server, or the URL, as the message says")]
+    except StoreError as error:
+        fix = "see that the server runs, and that it is the one that --store names and lets this machine in"
+        return [Finding("connection", "problem", str(error), fix)]
+
+
+def _print(findings: Sequence[Finding]) -> None:
+    width = max(len(finding.title) for finding in findings)
+    for finding in findings:
+        mark, colour = MARKS[finding.level]
+        click.echo(f"{click.style(mark, fg=colour)} {finding.title:<{width}}  {visible(finding.detail)}")
+        if finding.fix:
+            click.echo(f"  {'':<{width}}  → {visible(finding.fix)}")

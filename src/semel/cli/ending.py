@@ -1,0 +1,259 @@
+"""`semel keys resolve`, `release`, `expire` and `delete`: what an operator may decide about a record.
+
+Each acts on exactly the record that was looked at, and the store says no if it changed meanwhile or its lease is live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, BinaryIO, TypeVar
+
+import click
+
+from semel.cli.finding import key_arguments, matching, one_record
+from semel.cli.options import (
+    Opened,
+    confirm,
+    duration,
+    filter_of,
+    filter_options,
+    limit_option,
+    option,
+    store_option,
+    yes_option,
+)
+from semel.clock import wall_ms
+from semel.codecs import responses
+from semel.core.http import Response
+from semel.core.records import Record, Result
+from semel.store import Removable, Resolvable, StateFilter
+
+F = TypeVar("F", bound=Callable[..., Any])
+DAY_MS = 24 * 3600 * 1000
+
+
+@click.command()
+@store_option
+@key_arguments
+@option("--answer", type=click.File("rb"), help="The body of the answer that repeats will get; - reads it from stdin.")
+@option("--status", type=click.IntRange(200, 599), default=200, help="The status of that answer.")
+@option("--header", multiple=True, metavar="NAME:VALUE", help="A header of that answer; may be repeated.")
+@option("--format", default=responses.FORMAT, help="What the file is, if it is not the body of an HTTP answer.")
+@option("--failed", is_flag=True, help="With another --format: the answer is a failure.")
+@option("--nothing-done", is_flag=True, help="Nothing was done: the key is free, and a repeat runs the work.")
+@option("--retention", type=duration, metavar="DURATION", default="24h", help="How long repeats get the answer.")
+@yes_option
+def resolve(
+    store: Opened,
+    key: str,
+    tenant: str | None,
+    scope: str | None,
+    digest: bool,
+    answer: BinaryIO | None,
+    status: int,
+    header: Sequence[str],
+    format: str,
+    failed: bool,
+    nothing_done: bool,
+    retention: timedelta,
+    yes: bool,
+) -> None:
+    """End the unknown outcome of one key, after you have found out what really happened.
+
+    Either it took effect: then give the answer that every repeat will get. Or it did not: --nothing-done frees the key.
+    If you are wrong with --nothing-done, the work runs a second time.
+
+    \b
+    Examples:
+      semel keys resolve order-1 --tenant shop --answer receipt.json --status 201 \\
+          --header content-type:application/json
+      semel keys resolve 3f2a9c0011223344 --digest --nothing-done
+    """
+    if (answer is None) is not nothing_done:
+        raise click.UsageError("Say what happened: either --answer FILE or --nothing-done.")
+    result = None if answer is None else _result(answer.read(), status, header, format, failed)
+    record = one_record(store, key, tenant, scope, digest)
+    consequence = "a repeat runs the work again" if nothing_done else "repeats get this answer"
+    confirm(f"End the unknown outcome of 1 record (attempt {record.attempt}), so that {consequence}?", yes=yes)
+    if not resolvable(store).resolve(record, result, retention_ms=round(retention.total_seconds() * 1000)):
+        raise click.ClickException(f"Refused: {_why_not(record)}.")
+    click.echo("Resolved: nothing was done." if nothing_done else "Resolved with the given answer.")
+
+
+def _result(body: bytes, status: int, headers: Sequence[str], format: str, failed: bool) -> Result:
+    if format != responses.FORMAT:
+        try:
+            return Result(format, body, ok=not failed)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+    pairs: list[tuple[bytes, bytes]] = []
+    for each in headers:
+        name, colon, value = each.partition(":")
+        if not colon or not name.strip() or not each.isascii() or not each.isprintable():
+            raise click.UsageError(f"--header {each!r}: write NAME:VALUE")
+        pairs.append((name.strip().encode(), value.strip().encode()))
+    if not any(name.lower() == b"content-length" for name, _ in pairs):
+        pairs.append((b"content-length", str(len(body)).encode()))
+    return responses.encode(Response(status, tuple(pairs), body), ok=status < 400)
+
+
+def resolvable(opened: Opened) -> Resolvable:
+    if not isinstance(opened.store, Resolvable):
+        raise click.ClickException(f"{opened.shown} cannot resolve unknown outcomes")
+    return opened.store
+
+
+def removable(opened: Opened) -> Removable:
+    if not isinstance(opened.store, Removable):
+        raise click.ClickException(f"{opened.shown} cannot remove records")
+    return opened.store
+
+
+def _why_not(record: Record) -> str:
+    if not record.in_progress():
+        return "the record is finished, its outcome is not unknown"
+    if not record.lapsed(wall_ms()):
+        return "its lease is live, the work may be running; wait until it ends or lapses"
+    return "the record changed meanwhile; look at it again"
+
+
+def bulk_options(command: F) -> F:
+    """One key, or all that match."""
+    given: tuple[Callable[[F], F], ...] = (
+        store_option,
+        click.argument("key", required=False),
+        option("--digest", is_flag=True, help="KEY is the digest that lists and logs show."),
+        filter_options,
+        limit_option(1000, "Act on at most so many records."),
+        yes_option,
+    )
+    for each in reversed(given):
+        command = each(command)
+    return command
+
+
+@click.command()
+@bulk_options
+def release(store: Opened, yes: bool, **which: Any) -> None:
+    """Free keys whose outcome is unknown, because nothing was done: a repeat runs the work.
+
+    The same as "resolve --nothing-done", for one key or for all unknown outcomes that match. If something was done, it
+    will be done twice.
+
+    \b
+    Examples:
+      semel keys release order-1 --tenant shop
+      semel keys release --scope 'POST /reports' --older-than 1h --yes
+    """
+    act = resolvable(store)
+    _each(
+        _chosen(store, lambda record: record.in_progress(), "unknown", **which),
+        "Free {} whose outcome is unknown, so that repeats run the work?",
+        lambda record: act.resolve(record, None, retention_ms=DAY_MS),
+        "Released",
+        yes=yes,
+    )
+
+
+@click.command()
+@bulk_options
+def expire(store: Opened, yes: bool, **which: Any) -> None:
+    """End the retention of finished records now.
+
+    What happens after retention happens at once: a repeat is a first call, or is refused for one more retention where
+    the policy says expired="refuse". The record is purged in the ordinary way. Records in progress and unknown outcomes
+    are left alone.
+
+    \b
+    Examples:
+      semel keys expire order-1 --tenant shop
+      semel keys expire --tenant test-tenant --yes
+    """
+    act = removable(store)
+    _each(
+        _chosen(store, lambda record: not record.in_progress(), None, **which),
+        "End the retention of {}, so that their answers are not repeated any more?",
+        act.expire,
+        "Expired",
+        yes=yes,
+    )
+
+
+@click.command()
+@bulk_options
+def delete(store: Opened, yes: bool, **which: Any) -> None:
+    """Delete finished records and unknown outcomes at once: a repeat is a first call.
+
+    Unlike "expire" it leaves nothing behind, also where expired keys are refused, and it forgets unknown outcomes, too.
+    A record whose lease is live is never deleted.
+
+    \b
+    Examples:
+      semel keys delete order-1 --tenant shop
+      semel keys delete --tenant closed-account --limit 100000 --yes
+    """
+    act = removable(store)
+    _each(
+        _chosen(store, lambda record: not record.in_progress() or record.lapsed(wall_ms()), None, **which),
+        "Delete {}, so that repeats run the work again?",
+        act.remove,
+        "Deleted",
+        yes=yes,
+    )
+
+
+def _chosen(
+    opened: Opened,
+    wanted: Callable[[Record], bool],
+    only: StateFilter | None,
+    *,
+    key: str | None,
+    digest: bool,
+    limit: int,
+    state: StateFilter | None,
+    tenant: str | None,
+    scope: str | None,
+    prefix: str,
+    older_than: timedelta,
+) -> list[Record]:
+    if key is not None:
+        if state or prefix or older_than:
+            raise click.UsageError(
+                "With a KEY only --tenant and --scope choose: leave --state, --prefix and --older-than out."
+            )
+        return [one_record(opened, key, tenant, scope, digest)]
+    if digest:
+        raise click.UsageError("--digest says what KEY is, and there is no KEY.")
+    if not (state or tenant is not None or scope is not None or prefix or older_than):
+        raise click.UsageError(
+            "Name a KEY, or choose records with --state, --tenant, --scope, --prefix or --older-than."
+        )
+    if only is not None and state not in (None, only):
+        return []
+    records, more = matching(opened, filter_of(only or state, tenant, scope, prefix, older_than), wanted, limit)
+    if more:
+        click.echo(f"There are more than --limit {limit}: the rest stays for the next time.", err=True)
+    return records
+
+
+def _each(records: Sequence[Record], question: str, act: Callable[[Record], bool], done: str, *, yes: bool) -> None:
+    """Ask with the count, act on each, and say what became of them."""
+    if not records:
+        click.echo("No record matches.")
+        return
+    confirm(question.format(_count(len(records))), yes=yes)
+    refused = [record for record in records if not act(record)]
+    click.echo(f"{done} {_count(len(records) - len(refused))}.")
+    if refused:
+        raise click.ClickException(f"{_count(len(refused))} stayed; of the first one: {_why_left(refused[0])}.")
+
+
+def _why_left(record: Record) -> str:
+    if record.in_progress() and not record.lapsed(wall_ms()):
+        return "its lease is live"
+    return "it is not in the state for this, or changed meanwhile"
+
+
+def _count(number: int) -> str:
+    return "1 record" if number == 1 else f"{number} records"

@@ -1,0 +1,129 @@
+"""`semel gateway`: idempotency keys in front of any HTTP service."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from semel.cli.options import option
+
+
+@click.command()
+@option("--upstream", required=True, metavar="URL", help="The service to protect: http://host:port or https://…")
+@option(
+    "--store",
+    required=True,
+    metavar="URL",
+    envvar=["SEMEL_GATEWAY_STORE", "SEMEL_STORE"],
+    help="Where keys are kept, for example sqlite:///semel.db.",
+)
+@option(
+    "--listen",
+    default="127.0.0.1:8080",
+    metavar="HOST:PORT",
+    help="Where callers connect; port 0 takes any free one.",
+)
+@option(
+    "--rules",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A TOML file: the policy, rules for single operations, and who the tenant is. SIGHUP reads it again.",
+)
+@option("--admin", metavar="HOST:PORT", help="Serve /-/healthz, /-/readyz and /-/metrics there. Keep it private.")
+@option("--workers", type=int, default=1, help="Worker processes. One that dies is replaced.")
+@option(
+    "--downstream-key",
+    type=click.Choice(["derived", "caller", "none"]),
+    default="derived",
+    help="The Idempotency-Key that the upstream gets: one derived from tenant, operation and key, the same in every "
+    "attempt; the caller's own; or none.",
+)
+@option(
+    "--host",
+    type=click.Choice(["caller", "upstream"]),
+    default="caller",
+    help="The Host header that the upstream gets: the one that the caller sent, or its own.",
+)
+@option(
+    "--connect-timeout",
+    type=float,
+    default=5.0,
+    metavar="SECONDS",
+    help="Bound for connecting to the upstream. Nothing was sent: 502.",
+)
+@option(
+    "--timeout",
+    type=float,
+    default=60.0,
+    metavar="SECONDS",
+    help="Bound for every wait for the upstream: until it takes a part of the request, for its answer, and between two "
+    "parts of it. The outcome is unknown: 504.",
+)
+@option(
+    "--keepalive",
+    type=float,
+    default=1.0,
+    metavar="SECONDS",
+    help="How long an idle connection to the upstream may be used again. It must be less than the upstream keeps it "
+    "open; 0 makes a connection for each request.",
+)
+@option(
+    "--drain",
+    type=float,
+    default=30.0,
+    metavar="SECONDS",
+    help="How long a stopping gateway waits for running requests.",
+)
+@option(
+    "--secret",
+    metavar="TEXT",
+    help="Keys the stored digests, and lets callers ask for a 202 (Prefer: respond-async). Better in the environment.",
+)
+@option(
+    "--quota-storage",
+    default="memory://",
+    metavar="URL",
+    help="Where quotas are counted. memory:// counts in each worker for itself, redis://… for all of them.",
+)
+def gateway(connect_timeout: float, timeout: float, keepalive: float, drain: float, **chosen: Any) -> None:
+    """Put idempotency keys in front of any HTTP service.
+
+    Requests with an Idempotency-Key take effect once, and repeats get the first answer. Everything else passes through.
+    The upstream is never sent a request twice: if its answer is lost, the outcome is unknown, and repeats are told so.
+
+    \b
+    Signals:
+      SIGTERM, SIGINT   stop accepting, finish what runs, exit with 0
+      SIGHUP            read the rules again; a bad file keeps the old ones
+
+    \b
+    Examples:
+      semel gateway --upstream http://127.0.0.1:3000 --store sqlite:///semel.db
+      semel gateway --upstream http://127.0.0.1:3000 --store postgresql://localhost/shop --rules semel.toml \\
+                    --listen 0.0.0.0:8080 --admin 127.0.0.1:9090 --workers 4
+    """
+    if sys.platform == "win32":
+        raise click.ClickException("semel gateway hands its socket to its workers, which needs Linux, macOS or WSL")
+    try:
+        from semel.gateway.supervisor import checked, supervise
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"semel gateway needs {error.name}: pip install 'semel[gateway]'") from None
+    from semel.errors import StoreMisconfigured
+    from semel.gateway.settings import Settings, SettingsInvalid
+    from semel.gateway.worker import log_to_stderr
+
+    log_to_stderr()
+    try:
+        settings = Settings(
+            connect_timeout_s=connect_timeout, timeout_s=timeout, keepalive_s=keepalive, drain_s=drain, **chosen
+        )
+        rules = checked(settings)
+        status = asyncio.run(supervise(settings, rules))
+    except (SettingsInvalid, StoreMisconfigured) as error:
+        raise click.UsageError(str(error)) from None
+    except OSError as error:
+        raise click.ClickException(f"cannot listen: {error}; choose another --listen or --admin") from None
+    sys.exit(status)

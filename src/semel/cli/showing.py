@@ -1,0 +1,138 @@
+"""What commands print: tables for people, JSON with stable member names for programs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import click
+
+from semel.clock import wall_ms
+from semel.codecs import responses
+from semel.core.records import Record, Result
+from semel.errors import RecordUnreadable
+from semel.store import Filter, Inspectable, seen_as
+
+PAGE = 200
+COLUMNS = ("key", "state", "attempt", "age", "tenant", "scope")
+
+
+def digest(name: str) -> str:
+    """What stands for a key's name in lists; logs show the same."""
+    return hashlib.sha256(name.encode()).hexdigest()[:16]
+
+
+def visible(value: object) -> str:
+    """Text that cannot play with the terminal: control characters are spelt out."""
+    text = str(value)
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def print_json(value: object) -> None:
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def json_line(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    texts = [[visible(cell) for cell in row] for row in rows]
+    widths = [max(map(len, (name, *(row[at] for row in texts)))) for at, name in enumerate(columns)]
+    for row in ([name.upper() for name in columns], *texts):
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def duration(ms: float) -> str:
+    """Two units at most: 3d 4h, 5m 2s, 12s."""
+    left = max(0, round(ms / 1000))
+    parts: list[str] = []
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return " ".join(parts[:2]) or "0s"
+
+
+def seconds(value: timedelta) -> str:
+    return duration(value.total_seconds() * 1000)
+
+
+def moment(ms: int | None) -> str | None:
+    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def records_of(store: Inspectable, chosen: Filter) -> Iterator[Record]:
+    """All records that match, page by page."""
+    cursor: str | None = None
+    while True:
+        page = store.scan(chosen, cursor=cursor, limit=PAGE)
+        yield from page.records
+        cursor = page.cursor
+        if cursor is None:
+            return
+
+
+def summary(record: Record, *, names: bool) -> dict[str, Any]:
+    """A record as JSON, without its answer."""
+    key = record.key
+    return {
+        "digest": digest(key.name),
+        "name": key.name if names else None,
+        "tenant": key.tenant,
+        "scope": key.scope,
+        "state": seen_as(record, wall_ms()),
+        "attempt": record.attempt,
+        "created": moment(record.created_ms),
+        "lease_until": moment(record.lease_until_ms) if record.in_progress() else None,
+        "completed": moment(record.completed_ms),
+        "expires": moment(record.expires_ms),
+    }
+
+
+def row(record: Record, *, names: bool) -> tuple[object, ...]:
+    """A record as a line of a table of `COLUMNS`."""
+    key, now_ms = record.key, wall_ms()
+    shown = key.name if names else digest(key.name)
+    return shown, seen_as(record, now_ms), record.attempt, duration(now_ms - record.created_ms), key.tenant, key.scope
+
+
+def print_records(records: Sequence[Record], *, more: bool, names: bool, as_json: bool) -> None:
+    if as_json:
+        print_json({"records": [summary(record, names=names) for record in records], "more": more})
+        return
+    if records:
+        print_table(COLUMNS, [row(record, names=names) for record in records])
+    else:
+        click.echo("No record matches.")
+    if more:
+        click.echo(f"There are more than these {len(records)}: raise --limit, or choose more narrowly.", err=True)
+
+
+def answer(result: Result | None, body_max: int) -> dict[str, Any] | None:
+    """A stored answer as JSON: what it says, if the format is known here, and a part of its bytes in any case."""
+    if result is None:
+        return None
+    shown: dict[str, Any] = {"format": result.format, "bytes": len(result.payload)}
+    try:
+        response = responses.decode(result)
+    except RecordUnreadable:
+        return shown | preview(result.payload, body_max)
+    if response is None:
+        return shown | {"kept": False}
+    headers = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in response.headers]
+    return shown | {"status": response.status, "headers": headers} | preview(response.body, body_max)
+
+
+def preview(data: bytes, most: int) -> dict[str, Any]:
+    """The beginning of a body, as text if it is text."""
+    start = data[:most]
+    try:
+        text = start.decode()
+    except UnicodeDecodeError as error:
+        cut = len(start) < len(data) and error.start >= len(start) - 3  # in the middle of a character
+        text = start[: error.start].decode() if cut else f"(binary) {start.hex(' ')}"
+    return {"body": text, "truncated": len(data) > most}

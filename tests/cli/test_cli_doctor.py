@@ -1,0 +1,159 @@
+"""`semel doctor` and `semel migrate`: what is well, what is not, and that looking changes nothing."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from cli.calls import claimed, run, run_json
+from semel import Key, open_store
+from semel.store import Store
+from semel.stores.sqlite import examine as sqlite_examine
+from servers.needing import needed
+from servers.postgres import PostgresServer
+from servers.redis import RedisServer
+
+KEY = Key("shop", "POST /payments", "order-1")
+
+
+def by_title(report: dict[str, Any]) -> dict[str, dict[str, str]]:
+    return {finding["title"]: finding for finding in report["findings"]}
+
+
+def test_all_is_well(url: str, store: Store) -> None:
+    claimed(store, KEY)
+    report = run_json("doctor", store=url)
+    assert report["ok"] is True
+    found = by_title(report)
+    assert {"version", "schema", "latency", "clock", "promise"} <= found.keys()
+    assert found["schema"]["level"] == found["clock"]["level"] == "ok"
+    if url.startswith("redis"):
+        assert "failover" in found["promise"]["detail"]
+    shown = run("doctor", store=url)
+    assert shown.exit_code == 0
+    assert "✔" in shown.output
+    assert "✘" not in shown.output
+
+
+def test_every_problem_comes_with_a_fix(postgres_url: str) -> None:
+    """Tables that are not there are told, and not made, also where the URL would make them on first use."""
+    empty = f"{postgres_url}?schema=nothing&migrate=auto"
+    report = run_json("doctor", store=empty, status=1)
+    assert report["ok"] is False
+    problems = [finding for finding in report["findings"] if finding["level"] == "problem"]
+    assert [finding["title"] for finding in problems] == ["schema"]
+    assert "semel migrate" in problems[0]["fix"]
+    assert "✘ schema" in run("doctor", store=empty).output
+    with psycopg.connect(postgres_url) as connection:
+        assert connection.execute("SELECT count(*) FROM pg_namespace WHERE nspname = 'nothing'").fetchone() == (0,)
+
+
+def test_a_user_without_rights(postgres_url: str) -> None:
+    assert run("migrate", store=postgres_url).exit_code == 0
+    reader = f"reader_{uuid4().hex}"
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {reader} LOGIN PASSWORD 'reads'".encode())
+        try:
+            connection.execute(f"GRANT SELECT ON semel_records, semel_schema TO {reader}".encode())
+            place = urlsplit(postgres_url)
+            other = place._replace(netloc=f"{reader}:reads@{place.netloc.rpartition('@')[2]}").geturl()
+            found = by_title(run_json("doctor", store=other, status=1))
+            assert found["rights"]["level"] == "problem"
+            assert found["rights"]["fix"].startswith("GRANT INSERT, UPDATE, DELETE ON semel_records")
+        finally:
+            connection.execute(f"DROP OWNED BY {reader}; DROP ROLE {reader}".encode())
+
+
+def test_a_postgres_that_does_not_keep_its_word() -> None:
+    with needed(
+        "postgres", lambda: PostgresServer("fsync=off", "full_page_writes=off", "synchronous_commit=off")
+    ) as server:
+        assert run("migrate", store=server.url).exit_code == 0
+        found = by_title(run_json("doctor", store=server.url, status=1))
+    assert [found[name]["level"] for name in ("fsync", "full_page_writes")] == ["problem", "problem"]
+    assert "fsync = on" in found["fsync"]["fix"]
+    assert found["synchronous_commit"]["level"] == "ok", "the store raises it where it writes"
+
+
+def test_a_redis_that_evicts_and_forgets() -> None:
+    arguments = ("--appendonly", "no", "--maxmemory-policy", "allkeys-lru")
+    with needed("redis", lambda: RedisServer(*arguments)) as server:
+        found = by_title(run_json("doctor", store=server.url, status=1))
+        assert [found[name]["level"] for name in ("eviction", "persistence")] == ["problem", "problem"]
+        assert "noeviction" in found["eviction"]["fix"]
+        assert "appendonly yes" in found["persistence"]["fix"]
+        accepted = f"{server.url}?accept_eviction=true&accept_no_persistence=true"
+        found = by_title(run_json("doctor", store=accepted))
+        assert [found[name]["level"] for name in ("eviction", "persistence")] == ["warning", "warning"]
+
+
+@pytest.mark.parametrize("url", ["redis://127.0.0.1:1", "postgresql://127.0.0.1:1/x"])
+def test_a_server_that_is_not_there(url: str) -> None:
+    found = by_title(run_json("doctor", store=url, status=1))
+    assert found["connection"]["level"] == "problem"
+    assert found["connection"]["fix"]
+
+
+def test_a_file_is_only_looked_at(file_url: str, tmp_path: Path) -> None:
+    found = by_title(run_json("doctor", store=file_url))
+    assert "does not exist yet" in found["file"]["detail"]
+    assert list(tmp_path.iterdir()) == []
+    with closing(open_store(file_url)) as store:
+        claimed(store, KEY)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    assert run_json("doctor", store=file_url)["ok"]
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_file_that_others_may_read(file_url: str, tmp_path: Path) -> None:
+    with closing(open_store(file_url)) as store:
+        claimed(store, KEY)
+    (tmp_path / "records.db").chmod(0o644)
+    found = by_title(run_json("doctor", store=f"{file_url}?synchronous=full"))
+    assert found["file"]["level"] == "warning"
+    assert found["file"]["fix"].startswith("chmod 600")
+    assert found["synchronous"]["level"] == "ok"
+
+
+def test_a_file_on_a_network_file_system(file_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"/dev/sda1 / ext4 rw 0 0\nserver:/share {tmp_path} nfs4 rw 0 0\n")
+    monkeypatch.setattr(sqlite_examine, "MOUNTS", str(mounts))
+    found = by_title(run_json("doctor", store=file_url, status=1))
+    assert "network file system (nfs4)" in found["place"]["detail"]
+    assert "local disk" in found["place"]["fix"]
+
+
+def test_migrate_makes_the_tables_once(postgres_url: str) -> None:
+    url = f"{postgres_url}?schema=made"
+    first, second = run("migrate", store=url), run("migrate", store=url)
+    assert (first.exit_code, second.exit_code) == (0, 0)
+    assert "Applied migration 1" in first.output
+    assert "up to date" in second.output
+    assert run_json("doctor", store=url)["ok"]
+
+
+def test_the_printed_sql_is_all_that_is_needed(postgres_url: str, tmp_path: Path) -> None:
+    url = f"{postgres_url}?schema=printed"
+    printed = run("migrate", "--sql", store=url)
+    assert printed.exit_code == 0
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute(printed.stdout.encode())
+    assert run_json("doctor", store=url)["ok"]
+    file_url = f"sqlite:///{tmp_path}/by-hand.db"
+    assert not (tmp_path / "by-hand.db").exists()
+    connection_ = sqlite3.connect(tmp_path / "by-hand.db")
+    connection_.executescript(run("migrate", "--sql", store=file_url).stdout)
+    connection_.close()
+    with closing(open_store(file_url)) as store:
+        claimed(store, KEY)
+
+
+def test_redis_has_nothing_to_migrate(redis_url: str) -> None:
+    done = run("migrate", store=redis_url)
+    assert (done.exit_code, "nothing to migrate" in done.output) == (0, True)
