@@ -1,0 +1,1 @@
+"""`semel try`, against services of all kinds."""
