@@ -1,0 +1,136 @@
+"""`make sim`: the quick profile, one history with `SEMEL_SEED=n`, or with `--long` a million and a report file."""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import json
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+
+from simulation.corpus import Known, join, load
+from simulation.invariants import INVARIANTS, MUST_REACH
+from simulation.runs import Tally, run_scenarios, run_seeds
+from simulation.scenario import Scenario, draw
+from simulation.shrink import shrink
+from simulation.world import run
+
+QUICK = 5_000
+LONG = 1_000_000
+PART = 500
+HANG_S = 300
+"""A part that takes longer is stuck inside of one step: its stack is shown."""
+REPORT = Path(__file__).parents[2] / "build" / "simulation.json"
+
+
+def replay(scenario: Scenario) -> int:
+    """Tell one history."""
+    print(scenario.choices)
+    for part in (*scenario.operations, *scenario.callers, *scenario.process_faults):
+        print(f"  {part}")
+    for fault in (*scenario.message_faults, *scenario.store_faults):
+        print(f"  {fault}")
+    world = run(scenario, trace=True)
+    print("\n".join(world.trace or ()))
+    for name, detail in world.violations:
+        print(f"VIOLATED {name} ({INVARIANTS[name][1]}): {detail}")
+    print(f"{len(world.violations)} violations, digest {world.digest()}")
+    return bool(world.violations)
+
+
+def part(seeds: range) -> Tally:
+    faulthandler.dump_traceback_later(HANG_S, exit=True)
+    try:
+        return run_seeds(seeds)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def parts(first: int, count: int) -> Iterator[range]:
+    for start in range(first, first + count, PART):
+        yield range(start, min(start + PART, first + count))
+
+
+def many(first: int, count: int, processes: int) -> Tally:
+    total, started = Tally(), time.monotonic()
+    with ProcessPoolExecutor(processes) as pool:
+        for tally in pool.map(part, parts(first, count)):
+            total.add(tally)
+            done_s = time.monotonic() - started
+            print(
+                f"\r{total.histories} histories, {total.histories / done_s:.0f} a second, {len(total.failed)} failed",
+                end="",
+                flush=True,
+            )
+    print()
+    total.seconds = time.monotonic() - started
+    return total
+
+
+def keep_failures(tally: Tally) -> None:
+    """Each failing seed is made smaller and joins the corpus."""
+    for seed in sorted(tally.failed)[:10]:
+        smaller = shrink(draw(seed))
+        join(Known(f"seed {seed}", tuple(tally.failed[seed]), smaller))
+        print(f"the smallest history of seed {seed}, which is in corpus.jsonl from now on:")
+        replay(smaller)
+
+
+def report(tally: Tally, file: Path) -> None:
+    file.parent.mkdir(exist_ok=True)
+    content = {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "histories": tally.histories,
+        "requests": tally.requests,
+        "entries": tally.entries,
+        "steps": tally.steps,
+        "virtual_hours": round(tally.virtual_s / 3600, 1),
+        "seconds": round(tally.seconds, 1),
+        "violated": tally.violated,
+        "failed_seeds": tally.failed,
+        "reached": dict(sorted(tally.reached.items())),
+    }
+    file.write_text(json.dumps(content, indent=1) + "\n")
+    print(f"report: {file}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--long", action="store_true", help=f"{LONG} histories, on all cores, and a report file")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--count", type=int, help="how many seeds")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--check", action="store_true", help="say whether all is well, and write nothing")
+    options = parser.parse_args()
+    if given := os.environ.get("SEMEL_SEED"):
+        return replay(draw(int(given)))
+    tally = many(options.first, options.count or (LONG if options.long else QUICK), options.processes)
+    known = Tally() if options.check else run_corpus()
+    missed = sorted(MUST_REACH - set(tally.reached))
+    if missed:
+        print(f"never reached: {', '.join(missed)}")
+    print(
+        f"{len(INVARIANTS)} invariants, {len(MUST_REACH)} events that must be reached, {tally.requests} requests, "
+        f"{tally.entries} entries, {tally.virtual_s / 3600:.1f} hours of virtual time, {tally.seconds:.1f} s"
+    )
+    for seed, names in tally.failed.items():
+        print(f"seed {seed} violated {', '.join(names)}: SEMEL_SEED={seed} make sim tells its history")
+    if options.long:
+        report(tally, REPORT)
+    if not options.check:
+        keep_failures(tally)
+    return bool(tally.failed or known.failed or missed)
+
+
+def run_corpus() -> Tally:
+    known = run_scenarios(scenario for each in load() for scenario in each.schedules())
+    print(f"{known.histories} histories of the corpus, {len(known.failed)} failed")
+    return known
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,271 @@
+"""Faults of the protocol, each of which the simulation must notice. They are seeded into a module as it is imported."""
+
+from __future__ import annotations
+
+from mutants.fault import Fault
+
+MODEL, RECORDS, TABLES, PROTOCOL = "core/model.py", "core/records.py", "core/tables.py", "core/protocol.py"
+KEEPER, BATCH, MEMORY, GATE, HTTP = "keeper.py", "batch.py", "stores/memory.py", "gate.py", "core/http.py"
+ADMISSION, ANSWERS, EXCHANGE, EXECUTION = "admission.py", "answers.py", "asgi/exchange.py", "asgi/execution.py"
+
+FAULTS = [
+    Fault(
+        "unfenced complete",
+        MODEL,
+        "if old is None or old.owner != call.lease.owner:\n        return old, False\n    if not",
+        "if old is None:\n        return old, False\n    if not",
+    ),
+    Fault(
+        "unfenced release",
+        MODEL,
+        "not _holds(old, call.lease.owner):\n        return old, False",
+        "not old.in_progress():\n        return old, False",
+    ),
+    Fault(
+        "unfenced renew",
+        MODEL,
+        "not _holds(old, call.lease.owner):\n"
+        "        return old, None\n"
+        "    new = replace(old, lease_until_ms=now_ms + call.lease_ms)\n"
+        "    return new, new.lease",
+        "not old.in_progress():\n"
+        "        return old, None\n"
+        "    return replace(old, lease_until_ms=now_ms + call.lease_ms), call.lease",
+    ),
+    Fault("the attempt never grows", MODEL, "attempt=old.attempt + 1, ", "attempt=old.attempt, "),
+    Fault(
+        "a take-over does not restart the lease",
+        MODEL,
+        "attempt=old.attempt + 1, lease_until_ms=lease_until_ms, ",
+        "attempt=old.attempt + 1, ",
+    ),
+    Fault(
+        "a repeated claim is a conflict with oneself",
+        MODEL,
+        "        and _holds(old, call.owner)\n",
+        "        and False\n",
+    ),
+    Fault(
+        "a release forgets the attempts before it",
+        MODEL,
+        "    if old.attempt == 1:\n        return None, True\n",
+        "    return None, True\n",
+    ),
+    Fault(
+        "a completion does not restart the retention",
+        MODEL,
+        "        expires_ms=now_ms + retention_ms,\n",
+        "        expires_ms=record.expires_ms,\n",
+    ),
+    Fault(
+        "a lapsed holder may not complete",
+        MODEL,
+        "if old is None or old.owner != call.lease.owner:\n        return old, False\n    if not",
+        "if old is None or old.owner != call.lease.owner or old.lapsed(now_ms):\n        return old, False\n    if not",
+    ),
+    Fault(
+        "a take-over with another fingerprint",
+        TABLES,
+        "(Verdict.TAKE_OVER, Verdict.MISMATCH)",
+        "(Verdict.TAKE_OVER, Verdict.TAKE_OVER)",
+    ),
+    Fault(
+        "a live lease is taken over",
+        TABLES,
+        "(Verdict.IN_FLIGHT, Verdict.MISMATCH)",
+        "(Verdict.TAKE_OVER, Verdict.MISMATCH)",
+    ),
+    Fault(
+        "an unknown outcome is taken over",
+        TABLES,
+        "(Verdict.UNKNOWN, Verdict.MISMATCH)",
+        "(Verdict.TAKE_OVER, Verdict.MISMATCH)",
+    ),
+    Fault("a result is run again", TABLES, "(Verdict.REPLAY, Verdict.MISMATCH)", "(Verdict.GRANT, Verdict.MISMATCH)"),
+    Fault("a mismatch replays", TABLES, "(Verdict.REPLAY, Verdict.MISMATCH)", "(Verdict.REPLAY, Verdict.REPLAY)"),
+    Fault(
+        "a mismatch in flight is told to wait",
+        TABLES,
+        "(Verdict.IN_FLIGHT, Verdict.MISMATCH)",
+        "(Verdict.IN_FLIGHT, Verdict.IN_FLIGHT)",
+    ),
+    Fault(
+        "interrupted work gives its key back",
+        TABLES,
+        "Ending.INTERRUPTED: Disposal.LEAVE",
+        "Ending.INTERRUPTED: Disposal.RELEASE",
+    ),
+    Fault(
+        "work that raised gives its key back",
+        TABLES,
+        "Ending.RAISED: Disposal.COMPLETE",
+        "Ending.RAISED: Disposal.RELEASE",
+    ),
+    Fault(
+        "a lapsed lease is always live",
+        RECORDS,
+        "self.state is State.IN_PROGRESS and now_ms >= self.lease_until_ms",
+        "False",
+    ),
+    Fault(
+        "a live lease expires", RECORDS, "now_ms >= self.lease_until_ms\n\n    def answers", "True\n\n    def answers"
+    ),
+    Fault(
+        "release on ambiguity",
+        PROTOCOL,
+        "    except StoreError as error:\n"
+        "        return NotStored(error)\n"
+        "    return Superseded((yield from _holds_now(complete",
+        "    except StoreError as error:\n"
+        "        yield from _persist(Release(complete.lease), budget_ms=ABANDON_MS)\n"
+        "        return NotStored(error)\n"
+        "    return Superseded((yield from _holds_now(complete",
+    ),
+    Fault(
+        "an assumed claim",
+        PROTOCOL,
+        "            decision = Undecided(error)\n        if not isinstance(decision, InFlight)",
+        "            decision = Run(Lease(key, owner, 1, 1))\n        if not isinstance(decision, InFlight)",
+    ),
+    Fault(
+        "an unreadable record is treated as absent",
+        PROTOCOL,
+        "            decision = Unreadable(error)\n        except StoreError",
+        "            decision = Run(Lease(key, owner, 1, 1))\n        except StoreError",
+    ),
+    Fault(
+        "the superseded answer for themselves",
+        PROTOCOL,
+        "        if (yield from _persist(complete, budget_ms=policy.lease_ms)):\n            return Stored()",
+        "        yield from _persist(complete, budget_ms=policy.lease_ms)\n        return Stored()",
+    ),
+    Fault(
+        "what was not stored is said to be stored",
+        PROTOCOL,
+        "    except StoreError as error:\n"
+        "        return NotStored(error)\n"
+        "    return Superseded((yield from _holds_now(complete",
+        "    except StoreError:\n        return Stored()\n    return Superseded((yield from _holds_now(complete",
+    ),
+    Fault(
+        "a completion that got no answer counts as stored",
+        PROTOCOL,
+        "        except StoreUnavailable:\n            now_ms",
+        "        except StoreUnavailable:\n"
+        "            if isinstance(effect, Complete):\n"
+        "                return True, False  # type: ignore[return-value]\n"
+        "            now_ms",
+    ),
+    Fault(
+        "renewal is not stopped",
+        KEEPER,
+        "        kept.stopped = True\n        if kept.wheel is not None:\n            kept.wheel.discard(kept)\n",
+        "        pass\n",
+    ),
+    Fault(
+        "nobody renews",
+        KEEPER,
+        "        for kept in self._wheel.take_due(self._loop.time()):\n",
+        "        for kept in self._wheel.take_due(self._loop.time())[:0]:\n",
+    ),
+    Fault(
+        "a batch is answered in the wrong order",
+        BATCH,
+        "zip(batch, replies, strict=True)",
+        "zip(batch, replies[::-1], strict=True)",
+    ),
+    Fault(
+        "a failed batch counts as granted",
+        BATCH,
+        "            failure = error\n        else:",
+        "            failure = error\n"
+        "            from semel.core import effects, records\n"
+        "            for call, future in batch:\n"
+        "                granted = isinstance(call, effects.Claim)\n"
+        "                lease = records.Lease(call.key, call.owner, 1, 1) if granted else None\n"
+        "                self._answer(call, future, records.Acquired(lease) if granted else error)\n"
+        "            return\n"
+        "        else:",
+    ),
+    Fault(
+        "purge deletes what is unknown",
+        MODEL,
+        "    if old.past_retention(now_ms):\n        return None, True\n    if old.result",
+        "    if old.past_retention(now_ms) or old.lapsed(now_ms):\n        return None, True\n    if old.result",
+    ),
+    Fault(
+        "purge deletes results",
+        MODEL,
+        "    if old.past_retention(now_ms):\n        return None, True\n    if old.result",
+        "    if old.past_retention(now_ms) or old.result is not None:\n        return None, True\n    if old.result",
+    ),
+    Fault(
+        "a result is acknowledged before it is kept",
+        MEMORY,
+        "        self._put(key, new)\n        if old",
+        "        if isinstance(call, Complete):\n            return reply\n        self._put(key, new)\n        if old",
+    ),
+    Fault("replay across tenants", GATE, "return Key(self.tenant_of(tenant), ", 'return Key("", '),
+    Fault("one key for all endpoints", GATE, 'scope = f"{request.method} {request.path}"', 'scope = ""'),
+    Fault(
+        "the fingerprint ignores the body",
+        GATE,
+        "return fingerprint(request, spec, ",
+        'return fingerprint(RequestParts(request.method, request.path, request.query, request.headers, b""), spec, ',
+    ),
+    Fault(
+        "an answer that was not stored has no mark",
+        ANSWERS,
+        "return ended.response.plus(http.NOT_STORED)",
+        "return ended.response",
+    ),
+    Fault(
+        "the superseded get their own answer",
+        ANSWERS,
+        "            case Superseded(decision):\n                return self.answer(decision)",
+        "            case Superseded():\n                return ended.response",
+    ),
+    Fault(
+        "a failure is another one for its first caller",
+        ANSWERS,
+        "return Ended(Ending.RAISED, responses.encode(response, ok=False), response)",
+        'return Ended(Ending.RAISED, responses.encode(response, ok=False), self.problem("internal-error"))',
+    ),
+    Fault(
+        "repeated headers collapse",
+        HTTP,
+        'return tuple((name, value) for name, value in headers if name.lower().decode("latin-1") not in '
+        "NEVER_REPLAYED)",
+        'return tuple({n.lower(): (n, v) for n, v in headers if n.lower().decode("latin-1") not in '
+        "NEVER_REPLAYED}.values())",
+    ),
+    Fault(
+        "the answer leaves before its record",
+        EXECUTION,
+        "        settlement = await self.settle(done)\n        await self.exchange.respond(",
+        "        await self.exchange.respond(done.response)\n"
+        "        settlement = await self.settle(done)\n"
+        "        await self.exchange.respond(",
+    ),
+    Fault(
+        "interrupted work is stored as a failure",
+        EXCHANGE,
+        "            await run.leave(Ending.INTERRUPTED)\n",
+        "            await run.finish(self.answers.raised())\n",
+    ),
+    Fault(
+        "fail closed runs", ADMISSION, 'case Undecided() if self.policy.on_store_error == "open":', "case Undecided():"
+    ),
+    Fault(
+        "fail open has no mark",
+        EXCHANGE,
+        '[*without_directives(message.get("headers", ())), http.NOT_STORED]',
+        'without_directives(message.get("headers", ()))',
+    ),
+    Fault(
+        "a caller who leaves takes the work along",
+        EXCHANGE,
+        "            self.caller_left = True\n            raise",
+        "            work.cancel()\n            raise",
+    ),
+]

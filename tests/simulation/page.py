@@ -1,0 +1,111 @@
+"""Writes the generated parts of docs/proof.md: `python -m simulation.page`; `--check` says whether they are up to date.
+
+A part stands between `<!-- proof: name -->` and `<!-- end -->`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from semel.core import model, protocol
+from simulation.control import COUNTED, load
+from simulation.corpus import load as load_corpus
+from simulation.faults import FAULTS
+from simulation.invariants import INVARIANTS, MUST_REACH
+from simulation.scenario import MESSAGE_FAULTS
+from spin.check import FAULTS as MODEL_FAULTS
+from spin.check import MODEL
+
+PAGE = Path(__file__).parents[2] / "docs" / "proof.md"
+PART = re.compile(r"(<!-- proof: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+SIDE_BY_SIDE: list[tuple[str, str, Callable[..., object]]] = [
+    ("claim", "inline claim", model.claim),
+    ("renew", "inline renew", model.renew),
+    ("complete", "inline complete", model.complete),
+    ("release", "inline release", model.release),
+    ("acquire", "acquire:", protocol.acquire),
+]
+"""A step of the protocol, how its part of the model begins, and the code that it stands for."""
+
+
+def invariants() -> str:
+    rows = [f"| `{name}` | {guarantee} | {says} |" for name, (guarantee, says) in INVARIANTS.items()]
+    return "\n".join(["| check | guarantee | what must hold |", "|---|---|---|", *rows])
+
+
+def reached() -> str:
+    return f"{len(MUST_REACH)} events: " + ", ".join(f"`{event}`" for event in sorted(MUST_REACH)) + "."
+
+
+def message_faults() -> str:
+    return ", ".join(f"`{kind}`" for kind in dict.fromkeys(MESSAGE_FAULTS))
+
+
+def control() -> str:
+    files = {fault.breaks: fault.file for fault in FAULTS}
+    rows = []
+    for found in load():
+        by = ", ".join(f"`{name}` {count}" for name, count in found.violated.items())
+        rows.append(f"| {found.fault} | `{files.get(found.fault, '')}` | {found.first} | {by} |")
+    head = f"| fault | in | first seed | histories of {COUNTED} that each check failed |"
+    return "\n".join([head, "|---|---|---|---|", *rows])
+
+
+def corpus() -> str:
+    return f"The corpus has {len(load_corpus())} histories."
+
+
+def model_faults() -> str:
+    rows = [f"| `{name}` | {says} |" for name, (_, says) in MODEL_FAULTS.items()]
+    return "\n".join(["| fault | what it breaks |", "|---|---|", *rows])
+
+
+def side_by_side() -> str:
+    text = MODEL.read_text()
+    parts = []
+    for name, begins, code in SIDE_BY_SIDE:
+        parts += [f"### {name}", "", "The model:", "", "```c", _promela(text, begins), "```", ""]
+        where = f"semel.{code.__module__.removeprefix('semel.')}"
+        parts += [f"The code, `{where}.{code.__name__}`:", "", "```python", inspect.getsource(code).rstrip(), "```", ""]
+    return "\n".join(parts).rstrip()
+
+
+def _promela(text: str, begins: str) -> str:
+    """From the line that begins so to the end of the inline, or to the next label."""
+    start = text.index(f"\n{begins}") + 1
+    end = re.compile(r"\n}\n|\n\nwork:").search(text, start)
+    assert end is not None
+    return text[start : end.start()] + ("\n}" if end[0] == "\n}\n" else "")
+
+
+PARTS = {
+    "invariants": invariants,
+    "reached": reached,
+    "message-faults": message_faults,
+    "control": control,
+    "corpus": corpus,
+    "model-faults": model_faults,
+    "side-by-side": side_by_side,
+}
+
+
+def written(page: str) -> str:
+    return PART.sub(lambda part: f"{part[1]}\n{PARTS[part[2]]()}\n\n{part[3]}", page)
+
+
+def main() -> int:
+    old = PAGE.read_text()
+    new = written(old)
+    if new != old and "--check" not in sys.argv:
+        PAGE.write_text(new)
+    if new != old and "--check" in sys.argv:
+        print("docs/proof.md is out of date: run PYTHONPATH=tests python -m simulation.page")
+    return int(new != old and "--check" in sys.argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
