@@ -1,0 +1,141 @@
+"""Requests per second through the gateway, without and with a key, beside a bare proxy of the same parts.
+
+The bare proxy is the same server and the same client library, and does nothing else: no middleware, no checks, no
+headers of its own. All three stand in front of one upstream. Rounds alternate (A/B/C/A/B/C) and the medians of the
+ratios within each round are shown; the figures themselves say more about the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import aiohttp
+
+from servers.process import Server
+
+ROOT = Path(__file__).parent.parent
+CALLERS = 32
+ROUNDS = 5
+ROUND_S = 2.0
+BODY = b'{"amount": 10}'
+ANSWER = b'{"payment": 1, "amount": 10}'
+
+
+async def upstream(scope: Any, receive: Any, send: Any) -> None:
+    while (await receive()).get("more_body", False):
+        pass
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(ANSWER))]
+    await send({"type": "http.response.start", "status": 201, "headers": headers})
+    await send({"type": "http.response.body", "body": ANSWER})
+
+
+class Bare:
+    """The least that a proxy can do with aiohttp behind an ASGI server."""
+
+    def __init__(self, base: str) -> None:
+        self.base = base
+        self.session: aiohttp.ClientSession | None = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if self.session is None:
+            self.session = aiohttp.ClientSession(auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar())
+        body = b""
+        while (message := await receive()).get("more_body", False):
+            body += message["body"]
+        body += message["body"]
+        headers = [(name.decode(), value.decode()) for name, value in scope["headers"]]
+        url = self.base + scope["path"]
+        async with self.session.request(scope["method"], url, headers=headers, data=body) as answer:
+            content = await answer.read()
+            started = {"status": answer.status, "headers": [(n.lower(), v) for n, v in answer.raw_headers]}
+        await send({"type": "http.response.start", **started})
+        await send({"type": "http.response.body", "body": content})
+
+
+class Listening(Server):
+    """A program that listens on its port."""
+
+    def __init__(self, *words: str) -> None:
+        super().__init__()
+        self._words = words
+
+    def prepare(self) -> None:
+        """Nothing is needed."""
+
+    def command(self) -> Sequence[str | Path]:
+        words = [word.format(port=self.port) for word in self._words]
+        return ["env", f"PYTHONPATH={ROOT}:{ROOT}/tests", sys.executable, "-m", *words]
+
+    def probe(self) -> None:
+        socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+
+
+async def per_second(port: int, *, keyed: bool) -> float:
+    """How many POSTs `CALLERS` callers get through in one round, each with a key of its own."""
+    done, started = 0, time.perf_counter()
+    end = started + ROUND_S
+
+    async def caller(session: aiohttp.ClientSession) -> None:
+        nonlocal done
+        while time.perf_counter() < end:
+            headers = {"Idempotency-Key": secrets.token_hex(16)} if keyed else {}
+            async with session.post(f"http://127.0.0.1:{port}/pay", data=BODY, headers=headers) as answer:
+                assert (answer.status, await answer.read()) == (201, ANSWER)
+                done += 1
+
+    async with aiohttp.ClientSession() as session:
+        await asyncio.gather(*(caller(session) for _ in range(CALLERS)))
+    return done / (time.perf_counter() - started)
+
+
+@contextmanager
+def servers() -> Iterator[tuple[int, int]]:
+    """The ports of a bare proxy and of a gateway, one worker each, in front of the same upstream."""
+    quiet = ("--log-level", "warning", "--no-access-log", "--lifespan", "off")
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        behind = stack.enter_context(Listening("uvicorn", *quiet, "--port", "{port}", "benchmarks.gateway:upstream"))
+        base = f"http://127.0.0.1:{behind.port}"
+        bare = stack.enter_context(Listening("benchmarks.gateway", "{port}", base))
+        options = ("--upstream", base, "--listen", "127.0.0.1:{port}", "--store", f"sqlite:///{folder}/semel.db")
+        gateway = stack.enter_context(Listening("semel", "gateway", *options))
+        yield bare.port, gateway.port
+
+
+def serve_bare(port: int, base: str) -> None:
+    import uvicorn
+
+    uvicorn.run(Bare(base), port=port, lifespan="off", access_log=False, log_level="warning", http="httptools")
+
+
+def main() -> None:
+    rounds: list[tuple[float, float, float]] = []
+    with servers() as (bare, gateway):
+        for number in range(ROUNDS + 1):
+            without = asyncio.run(per_second(bare, keyed=False))
+            passed = asyncio.run(per_second(gateway, keyed=False))
+            keyed = asyncio.run(per_second(gateway, keyed=True))
+            if number:  # the first is to warm up
+                rounds.append((without, passed, keyed))
+    print(f"requests per second, {CALLERS} callers, one worker, SQLite; {ROUNDS} alternating rounds of {ROUND_S:g} s\n")
+    print(f"{'':<28}{'per second':>12}{'ratio to bare':>16}")
+    for index, name in enumerate(("bare aiohttp proxy", "gateway, no key", "gateway, a key each")):
+        ratio = median(each[index] / each[0] for each in rounds)
+        print(f"{name:<28}{median(each[index] for each in rounds):>12,.0f}{ratio:>16.2f}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3:
+        serve_bare(int(sys.argv[1]), sys.argv[2])
+    else:
+        main()

@@ -1,0 +1,97 @@
+"""What happens as keys pile up: from an empty table to millions, with the same connections and plans all the way."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import psycopg
+import redis
+import uvloop
+
+from benchmarks.apps import SEMEL
+from benchmarks.calls import each_us, pair, per_second, replay
+from benchmarks.filling import fill, filled
+from benchmarks.places import DURABLE, Places
+from benchmarks.results import BYTES, PER_SECOND, Found
+from benchmarks.rounds import latencies, measured
+from benchmarks.sizes import Size
+from semel import open_async_store
+from semel.store import AsyncStore
+
+TOGETHER = 64
+
+
+def measure(size: Size, places: Places) -> Iterator[Found]:
+    for store in DURABLE:
+        yield from uvloop.run(bytes_per_key(store, size, places))
+        yield from uvloop.run(grown(store, size, places))
+
+
+def place_for(store: str, places: Places) -> str:
+    """An empty place of its own."""
+    match store:
+        case "postgres":
+            return places.fresh_database()
+        case "sqlite":
+            return f"sqlite:///{places.fresh_file()}"
+        case _:
+            with redis.Redis.from_url(places.redis_url) as client:
+                client.flushdb()
+            return places.redis_url
+
+
+async def grown(store: str, size: Size, places: Places) -> list[Found]:
+    url, found, stored = place_for(store, places), list[Found](), 0
+    ours = open_async_store(url)
+    await pair(ours)  # connects, and plans its statements while there is nothing
+    for level in size.levels:
+        fill(store, url, stored, level)
+        stored = level
+        known = partial(any_known, ours, level)
+        await per_second(partial(pair, ours), TOGETHER, size.round_s / 2)
+        for case, once in (("first", partial(pair, ours)), ("replay", known)):
+            found += latencies(f"growth, {case}, lone", SEMEL, store, level, await each_us(once, size.samples))
+            rates = [await per_second(once, TOGETHER, size.round_s) for _ in range(max(1, size.rounds - 2))]
+            found.append(measured(f"growth, {case}, {TOGETHER} callers", SEMEL, store, level, PER_SECOND, rates))
+    await ours.close()
+    return found
+
+
+async def any_known(store: AsyncStore, level: int) -> None:
+    await replay(store, filled(random.randrange(level)))
+
+
+async def bytes_per_key(store: str, size: Size, places: Places) -> list[Found]:
+    """With keys that went through the store, so that what it leaves behind in the pages counts, too."""
+    url = place_for(store, places)
+    ours = open_async_store(url)
+    await pair(ours)
+    before, count = occupied(store, url), 0
+
+    async def once() -> None:
+        nonlocal count
+        count += 1
+        await pair(ours)
+
+    while count < size.keys:
+        await per_second(once, 256, 0.2)
+    await ours.close()
+    return [measured("bytes per key", SEMEL, store, size.keys, BYTES, [(occupied(store, url) - before) / count])]
+
+
+def occupied(store: str, url: str) -> int:
+    match store:
+        case "sqlite":
+            path = Path(url.removeprefix("sqlite:///"))
+            return sum(os.path.getsize(each) for each in path.parent.glob(f"{path.name}*"))
+        case "postgres":
+            with psycopg.connect(url) as connection:
+                [(size,)] = connection.execute("SELECT pg_total_relation_size('semel_records')").fetchall()
+                return int(size)
+        case _:
+            with redis.Redis.from_url(url) as client:
+                return int(client.info("memory")["used_memory"])

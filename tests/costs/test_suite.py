@@ -1,0 +1,39 @@
+"""The benchmark suite runs, on tiny counts, and its page is what its results say. No test looks at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*words: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", *words],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}/tests"} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_parts_that_need_no_network_run(tmp_path: Path, postgres_url: str, redis_url: str) -> None:
+    out = tmp_path / "results.json"
+    servers = {"SEMEL_TEST_POSTGRES_URL": postgres_url, "SEMEL_TEST_REDIS_URL": redis_url}
+    run("--size", "tiny", "--only", "in-process,store,transaction,purge", "--out", str(out), **servers)
+    parts = json.loads(out.read_text())["parts"]
+    assert set(parts) == {"in-process", "store", "transaction", "purge"}
+    for name, part in parts.items():
+        assert part["measures"], f"{name} measured nothing"
+        assert all(value >= 0 for each in part["measures"] for value in each["values"]), name
+
+
+def test_the_page_says_what_was_measured() -> None:
+    run("--check")
