@@ -1,0 +1,176 @@
+"""Writes what the docs take from the code: the tables, the state diagram, the policy's defaults, the package tree,
+the commands.
+
+`python docs/generate.py` rewrites the pages; `--check` only says whether they are up to date (the tests do that).
+A generated part stands between `<!-- generated: name -->` and `<!-- end -->`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from datetime import timedelta
+from pathlib import Path
+
+import click
+
+import semel
+from semel import Policy
+from semel.core.tables import CLAIM, SETTLE, Disposal, Situation, Verdict
+
+DOCS = Path(__file__).parent
+PAGES = sorted([*DOCS.rglob("*.md"), DOCS.parent / "README.md"])
+PART = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def claim_table() -> str:
+    rows = [f"| {where.value} | {same.value} | {other.value} |" for where, (same, other) in CLAIM.items()]
+    return "\n".join(["| record | same fingerprint | other fingerprint |", "|---|---|---|", *rows])
+
+
+def settle_table() -> str:
+    rows = [f"| {ending.value} | {disposal.value} |" for ending, disposal in SETTLE.items()]
+    return "\n".join(["| how the work ended | what happens to the key |", "|---|---|", *rows])
+
+
+STATES = {
+    Situation.ABSENT: "absent",
+    Situation.LIVE: "in_progress",
+    Situation.LAPSED_OPEN: "unknown",
+    Situation.LAPSED: "unknown",
+    Situation.FINISHED: "finished",
+    Situation.TOMBSTONE: "tombstone",
+}
+GRANTS = (Verdict.GRANT, Verdict.TAKE_OVER)
+AFTER = {Disposal.COMPLETE: "finished", Disposal.RELEASE: "absent", Disposal.LEAVE: "unknown"}
+
+
+def state_diagram() -> str:
+    """Every row of the two tables is an arrow; the arrows that only time draws are added."""
+    arrows: dict[tuple[str, str], list[str]] = {}
+    for where, (same, other) in CLAIM.items():
+        for verdict, whose in ((same, "same request"), (other, "other request")):
+            target = "in_progress" if verdict in GRANTS else STATES[where]
+            label = f"{whose} #8594; {verdict.value.split(' (')[0]}"
+            arrows.setdefault((STATES[where], target), []).append(label)
+    for ending, disposal in SETTLE.items():
+        arrows.setdefault(("in_progress", AFTER[disposal]), []).append(ending.name.lower())
+    arrows.setdefault(("in_progress", "unknown"), []).append("the lease lapses")
+    arrows.setdefault(("unknown", "in_progress"), []).append("the late owner renews")
+    arrows.setdefault(("unknown", "finished"), []).append("the late owner completes, or somebody resolves it")
+    arrows.setdefault(("unknown", "absent"), []).append("somebody resolves it: nothing was done")
+    arrows.setdefault(("finished", "absent"), []).append("retention ends")
+    arrows.setdefault(("finished", "tombstone"), []).append("retention ends, expired=refuse")
+    lines = [
+        f"    {source} --> {target}: {'<br/>'.join(dict.fromkeys(labels))}"
+        for (source, target), labels in arrows.items()
+    ]
+    return "\n".join(["```mermaid", "stateDiagram-v2", "    [*] --> absent", *lines, "```"])
+
+
+SHOWN = {"replay_headers": "all but hop-by-hop, `Set-Cookie`, `Date`, `Server`, auth"}
+
+
+def policy_table() -> str:
+    rows = [f"| `{field.name}` | {SHOWN.get(field.name) or shown(field.default)} |" for field in fields(Policy)]
+    return "\n".join(["| field | default |", "|---|---|", *rows])
+
+
+def shown(value: object) -> str:
+    if isinstance(value, timedelta):
+        return f"{value.total_seconds():g} s"
+    if isinstance(value, tuple):
+        return ", ".join(f"`{item}`" for item in value) or "none"
+    return "none" if value is None else f"`{value!r}`"
+
+
+def tree() -> str:
+    """The package, one line for each module: what it is for is the first line of its docstring."""
+    package = Path(semel.__file__).parent
+    lines: list[str] = []
+    for path in sorted(package.rglob("*.py"), key=lambda path: path.relative_to(package).with_suffix("").parts):
+        name = str(path.relative_to(package))
+        first = re.match(r'"""(.*?)(?:\.\s|"""|\n)', path.read_text())
+        lines.append(f"{name:<32}{first.group(1).rstrip('.') if first else ''}".rstrip())
+    return "\n".join(["```", *lines, "```"])
+
+
+def commands() -> str:
+    """Every command of the command line: what its help says, and its options with their environment variables."""
+    from semel.cli.group import semel as root
+
+    return "\n\n".join(_command(root, name, "semel") for name in root.list_commands(click.Context(root)))
+
+
+def _command(group: click.Group, name: str, path: str) -> str:
+    command = group.get_command(click.Context(group), name)
+    assert command is not None, name
+    path = f"{path} {name}"
+    arguments = [
+        each.make_metavar(click.Context(command)) for each in command.params if isinstance(each, click.Argument)
+    ]
+    parts = [f"{'#' * (len(path.split()) + 1)} `{' '.join([path, *arguments])}`", *_paragraphs(command.help or "")]
+    rows = [_option(each, path) for each in command.params if isinstance(each, click.Option)]
+    if rows:
+        parts.append("\n".join(["| option | default | variable | |", "|---|---|---|---|", *rows]))
+    if isinstance(command, click.Group):
+        parts += [_command(command, each, path) for each in command.list_commands(click.Context(command))]
+    return "\n\n".join(part.strip() for part in parts if part.strip())
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    """What is printed as it stands (after click's mark for that) stands as it is here, too."""
+    for paragraph in inspect.cleandoc(text).split("\n\n"):
+        first, _, rest = paragraph.partition("\n")
+        if first != "\b":
+            yield _escaped(paragraph)
+        elif rest.startswith("Examples:\n"):
+            yield f"```console\n{textwrap.dedent(rest.partition(chr(10))[2])}\n```"
+        else:
+            yield f"```\n{rest}\n```"
+
+
+def _option(option: click.Option, path: str) -> str:
+    names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
+    given = str(option.default) if isinstance(option.default, str | int | float) and not option.is_flag else ""
+    default = "required" if option.required else f"`{given}`" if given else ""
+    own = "_".join([*path.split(), option.name or ""]).upper().replace("-", "_")
+    variable = option.envvar if isinstance(option.envvar, str) else own
+    return f"| {names} | {default} | `{variable}` | {_escaped(option.help or '')} |"
+
+
+def _escaped(text: str) -> str:
+    """Markdown would take these for something else."""
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "claim-table": claim_table,
+    "settle-table": settle_table,
+    "state-diagram": state_diagram,
+    "policy-table": policy_table,
+    "tree": tree,
+    "commands": commands,
+}
+
+
+def main(check: bool) -> int:
+    stale = []
+    for page in PAGES:
+        old = page.read_text()
+        new = PART.sub(lambda part: f"{part[1]}\n{PARTS[part[2]]()}\n\n{part[3]}", old)
+        if new != old:
+            stale.append(page.name)
+            if not check:
+                page.write_text(new)
+    if check and stale:
+        print(f"out of date: {', '.join(stale)}; run make docs")
+    return int(check and bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main("--check" in sys.argv))
