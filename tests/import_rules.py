@@ -48,8 +48,8 @@ def _forbidden(module: str, name: str, *, at_import: bool) -> str | None:
     if _within(module, "semel.core"):
         if root == "semel" and not any(_within(name, allowed) for allowed in CORE_MAY_USE):
             return "the core knows nothing but itself, errors and events"
-        if root != "semel" and root not in sys.stdlib_module_names:
-            return "the core imports only the standard library"
+        if root != "semel" and root not in sys.stdlib_module_names and root not in BASE_DEPENDENCIES:
+            return "the core imports only the standard library, and msgspec for its values"
         if root in CORE_MUST_NOT_USE:
             return "the core has no IO, no clock, no randomness"
     if _within(module, "semel.stores") and any(_within(name, f"semel.{front}") for front in FRONTS):

@@ -221,7 +221,7 @@ def test_those_who_do_not_listen() -> None:
     assert perform_on(MemoryStore())(Emit(EVENT)) is None
 
 
-class Strange(Effect[None]):
+class Strange(Effect[None], frozen=True):
     def __repr__(self) -> str:
         return "Strange()"
 

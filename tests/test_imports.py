@@ -24,7 +24,7 @@ FORBIDDEN = [
     ("semel.core.model", "import time"),
     ("semel.core.model", "from os import path"),
     ("semel.core.model", "def now():\n    import time"),
-    ("semel.core.model", "import msgspec"),
+    ("semel.core.model", "import psycopg"),
     ("semel.core.model", "from semel.store import Store"),
     ("semel.core.model", "from .. import drive"),
     ("semel.stores.memory", "from semel.asgi import Rule"),

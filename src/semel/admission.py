@@ -7,16 +7,17 @@ runs the application and sends answers, and decides nothing.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from threading import Lock
 from typing import Protocol
+
+from msgspec import Struct
 
 from semel.answers import Answers, Ended
 from semel.core.effects import Emit, Plan, Read, do
 from semel.core.fingerprint import RequestParts
 from semel.core.http import Response
 from semel.core.prefer import respond_async
-from semel.core.protocol import Decision, InFlight, Replay, Run, Settlement, Undecided, acquire, settle
+from semel.core.protocol import InFlight, Replay, Run, Settlement, Undecided, acquire, settle
 from semel.core.records import Lease
 from semel.errors import StoreError
 from semel.events import Event, EventKind
@@ -62,8 +63,7 @@ class Front(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Unprotected:
+class Unprotected(Struct, frozen=True):
     """The store cannot decide, and the policy says to run all the same.
 
     The claim is not given back: if it was stored, the work that runs now makes its outcome unknown. What the work
@@ -73,8 +73,7 @@ class Unprotected:
     lease: Lease
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Struct, frozen=True):
     """Nothing runs: this is the answer."""
 
     response: Response
@@ -113,11 +112,20 @@ class Keyed:
         """Claim the key, or find out what its caller gets instead."""
         if self.policy.quota is not None and (refused := (yield from self._over_quota())) is not None:
             return Answered(refused)
+        wait_ms = self.policy.wait_ms if self.policy.waits else (self.accept_s or 0) * 1000
+        waiting = wait_ms > 0 and self._front.waiters.enter()
         try:
-            decision = yield from self._acquire()
+            decision = yield from acquire(
+                self.key, self.fingerprint, self._owner, self.policy, wait_ms=wait_ms if waiting else 0
+            )
+            if self.policy.quota is not None and isinstance(decision, Run) and decision.lease.attempt == 1:
+                yield from self._charge()
         except BaseException:  # nothing has begun, and the claim may have been granted
             self._front.abandon_later(self._unsure())
             raise
+        finally:
+            if waiting:
+                self._front.waiters.leave()
         match decision:
             case Run():
                 return decision
@@ -145,20 +153,6 @@ class Keyed:
     def _unsure(self) -> Lease:
         """The lease of a claim that may have been granted."""
         return Lease(self.key, self._owner, 1, 0)
-
-    def _acquire(self) -> Plan[Decision]:
-        wait_ms = self.policy.wait_ms if self.policy.waits else (self.accept_s or 0) * 1000
-        waiting = wait_ms > 0 and self._front.waiters.enter()
-        try:
-            decision = yield from acquire(
-                self.key, self.fingerprint, self._owner, self.policy, wait_ms=wait_ms if waiting else 0
-            )
-        finally:
-            if waiting:
-                self._front.waiters.leave()
-        if self.policy.quota is not None and isinstance(decision, Run) and decision.lease.attempt == 1:
-            yield from self._charge()
-        return decision
 
     def _over_quota(self) -> Plan[Response | None]:
         """The answer when this is one new key too many for its tenant. Known keys are always answered."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass
 from urllib.parse import quote
+
+from msgspec import Struct
 
 from semel.codecs import responses
 from semel.core import http
@@ -28,8 +29,7 @@ NO_ANSWER = Response(500, (), b"")
 """For endings that are settled without an answer of ours."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Struct, frozen=True):
     """Work that ended: what is settled, and what the caller gets if that is stored."""
 
     ending: Ending
@@ -64,7 +64,7 @@ class Answers:
     def answered(self, response: Response, policy: Policy, *, nothing_done: bool) -> Ended:
         """The work answered."""
         not_kept, kept_ms = False, None
-        if any(name.lower() in OURS for name, _ in response.headers):
+        if not OURS.isdisjoint([name.lower() for name, _ in response.headers]):
             response, not_kept, kept_ms = _directed(_without_marks(response), policy)
         ending = Ending.NOTHING_DONE if nothing_done else http.ending_of(response.status, policy)
         ok = response.status < 400

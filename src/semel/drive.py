@@ -7,23 +7,28 @@ import functools
 import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import nullcontext
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from semel.core.effects import Claim, Complete, Effect, Emit, Pause, Plan, Read, Release, Renew, Wait
 from semel.errors import StoreError
 from semel.events import Event, EventKind
-from semel.store import AsyncStore, AsyncWatchable, Store, Watchable
+from semel.store import Answering, AsyncStore, AsyncWatchable, Store, Watchable
 from semel.timing import CallListener, Timing
 
 T = TypeVar("T")
 OnEvent = Callable[[Event], None]
 logger = logging.getLogger("semel")
+Performers = Mapping[type[Effect[Any]], Callable[[Any], Any]]
+"""Who performs which kind of effect."""
+NO_OTHERS: Performers = MappingProxyType({})
 POLL_MS = 50
 """How often a store that cannot be watched is asked again."""
 
 
-SERIOUS = frozenset({EventKind.STORE_FAILED, EventKind.NOT_STORED, EventKind.UNREADABLE})
+SERIOUS = (EventKind.STORE_FAILED, EventKind.NOT_STORED, EventKind.UNREADABLE)
 """What an operator must hear of although no caller is told why."""
 
 
@@ -87,58 +92,98 @@ async def adrive(plan: Plan[T], perform: Callable[[Effect[Any]], Awaitable[Any]]
         plan.close()
 
 
-def performer(store: Store, on_event: OnEvent = ignore) -> Callable[[Effect[Any]], Any]:
-    """Perform effects on `store`."""
-    listener = _call_listener(on_event)
+def performer(store: Store, on_event: OnEvent = ignore, others: Performers = NO_OTHERS) -> Callable[[Effect[Any]], Any]:
+    """Perform effects on `store`; `others` performs those that are not about it."""
+
+    def emit(effect: Emit) -> None:
+        tell(on_event, effect.event)
+
+    def wait(effect: Wait) -> int:
+        started = time.monotonic()
+        if isinstance(store, Watchable):
+            store.wait(effect.key, owner=effect.owner, timeout_ms=effect.timeout_ms)
+        else:
+            time.sleep(min(effect.timeout_ms, POLL_MS) / 1000)
+        return _ms_since(started)
+
+    def pause(effect: Pause) -> int:
+        time.sleep(effect.pause_ms / 1000)
+        return round(time.monotonic() * 1000)
+
+    return _by_kind({Emit: emit, Wait: wait, Pause: pause, **others}, _asking(store, on_event))
+
+
+def async_performer(
+    store: AsyncStore, on_event: OnEvent = ignore, others: Performers = NO_OTHERS
+) -> Callable[[Effect[Any]], Awaitable[Any]]:
+    """The same for an async `store`."""
+
+    def emit(effect: Emit) -> Nothing:
+        tell(on_event, effect.event)
+        return NOTHING
+
+    async def wait(effect: Wait) -> int:
+        started = time.monotonic()
+        if isinstance(store, AsyncWatchable):
+            await store.wait(effect.key, owner=effect.owner, timeout_ms=effect.timeout_ms)
+        else:
+            await asyncio.sleep(min(effect.timeout_ms, POLL_MS) / 1000)
+        return _ms_since(started)
+
+    async def pause(effect: Pause) -> int:
+        await asyncio.sleep(effect.pause_ms / 1000)
+        return round(time.monotonic() * 1000)
+
+    return _by_kind({Emit: emit, Wait: wait, Pause: pause, **others}, _async_asking(store, on_event))
+
+
+def _by_kind(performers: Performers, ask: Callable[[Effect[Any]], Any]) -> Callable[[Effect[Any]], Any]:
+    """Whatever nobody else performs is a call on the store. This awaits nothing, so it is the same for both faces."""
+    find: Callable[..., Callable[[Effect[Any]], Any]] = performers.get
 
     def perform(effect: Effect[Any]) -> Any:
-        match effect:
-            case Wait(key, owner, timeout_ms):
-                started = time.monotonic()
-                if isinstance(store, Watchable):
-                    store.wait(key, owner=owner, timeout_ms=timeout_ms)
-                else:
-                    time.sleep(min(timeout_ms, POLL_MS) / 1000)
-                return _ms_since(started)
-            case Pause(pause_ms):
-                time.sleep(pause_ms / 1000)
-                return round(time.monotonic() * 1000)
-            case Emit(event):
-                tell(on_event, event)
-            case _ if listener is None:
-                return _ask(store, effect)
-            case _:
-                with Timing(listener, _name(effect)):
-                    return _ask(store, effect)
+        return find(type(effect), ask)(effect)
 
     return perform
 
 
-def async_performer(store: AsyncStore, on_event: OnEvent = ignore) -> Callable[[Effect[Any]], Awaitable[Any]]:
-    """Perform effects on an async `store`."""
-    listener = _call_listener(on_event)
+class Nothing:
+    """Awaited, it is None at once."""
 
-    async def perform(effect: Effect[Any]) -> Any:
-        match effect:
-            case Wait(key, owner, timeout_ms):
-                started = time.monotonic()
-                if isinstance(store, AsyncWatchable):
-                    await store.wait(key, owner=owner, timeout_ms=timeout_ms)
-                else:
-                    await asyncio.sleep(min(timeout_ms, POLL_MS) / 1000)
-                return _ms_since(started)
-            case Pause(pause_ms):
-                await asyncio.sleep(pause_ms / 1000)
-                return round(time.monotonic() * 1000)
-            case Emit(event):
-                tell(on_event, event)
-            case _ if listener is None:
-                return await _ask(store, effect)
-            case _:
-                with Timing(listener, _name(effect)):
-                    return await _ask(store, effect)
+    def __await__(self) -> Generator[Any, Any, None]:
+        return
+        yield
 
-    return perform
+
+NOTHING = Nothing()
+
+
+def _asking(store: Store, on_event: OnEvent) -> Callable[[Effect[Any]], Any]:
+    """How `store` is asked, and a listener that wants to know how long that takes is told; others pay nothing."""
+    listener, ask = _call_listener(on_event), _direct(store)
+
+    def timed(call: Effect[Any]) -> Any:
+        with Timing(listener, _name(call)) if listener is not None else nullcontext():
+            return ask(call)
+
+    return ask if listener is None else timed
+
+
+def _async_asking(store: AsyncStore, on_event: OnEvent) -> Callable[[Effect[Any]], Awaitable[Any]]:
+    listener, ask = _call_listener(on_event), _direct(store)
+
+    async def timed(call: Effect[Any]) -> Any:
+        with Timing(listener, _name(call)) if listener is not None else nullcontext():
+            return await ask(call)
+
+    return ask if listener is None else timed
+
+
+def _direct(store: Store | AsyncStore) -> Callable[[Effect[Any]], Any]:
+    """What takes a call as it is: the store itself if it can, else whichever of its methods the call names."""
+    if isinstance(store, Answering) and (answer := store.answering()) is not None:
+        return answer
+    return lambda call: _ask(store, call)
 
 
 def _ask(store: Store | AsyncStore, call: Effect[Any]) -> Any:

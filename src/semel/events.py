@@ -5,8 +5,9 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
+
+from msgspec import Struct
 
 from semel.core.correlation import correlation_of
 from semel.core.records import Key, State
@@ -54,21 +55,30 @@ TRANSITIONS: Mapping[EventKind, tuple[str, str]] = MappingProxyType(
 """What becomes of the record, where the event is about a change of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     kind: EventKind
     key: Key
     attempt: int = 0
     detail: str = ""
     """Why: the store's error, or for `REFUSED` the suffix of the problem's type."""
-    owner: str = field(default="", compare=False)
+    owner: str = ""
     """Who holds the key, or held it when its result was stored."""
-    state: State | None = field(default=None, compare=False)
+    state: State | None = None
     """For `COMPLETED` and `REPLAYED`: how the work ended."""
-    ran_ms: int | None = field(default=None, compare=False)
+    ran_ms: int | None = None
     """For `REPLAYED`: how long the first execution took, by the store's clock, where that is known."""
-    count: int = field(default=1, compare=False)
+    count: int = 1
     """For `PURGED`: how many records."""
+
+    def __eq__(self, other: object) -> bool:
+        """Two reports of one thing: whoever holds the key, and what it took, is told beside it."""
+        return isinstance(other, Event) and self._told() == other._told()
+
+    def __hash__(self) -> int:
+        return hash(self._told())
+
+    def _told(self) -> tuple[object, ...]:
+        return self.kind, self.key, self.attempt, self.detail
 
     @property
     def correlation(self) -> str:

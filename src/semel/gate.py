@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import base64
 import re
-import secrets
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from secrets import token_bytes, token_urlsafe
+
+from msgspec import Struct
 
 from semel.answers import Answers
 from semel.codecs.canonical import canonical_json
@@ -35,16 +36,14 @@ RAW, JSON = Fingerprint(body="raw"), Fingerprint(body="json")
 OWNER_LABEL = re.compile(r"[^0-9A-Za-z._-]")
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
+class Admitted(Struct, frozen=True):
     """A request that carries a key under a policy."""
 
     policy: Policy
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """A request that is answered with a problem at once."""
 
     kind: str
@@ -73,6 +72,7 @@ class Gate:
         self.secret = secret.encode() if isinstance(secret, str) else secret
         if self.secret is not None and not self.secret:
             raise StoreMisconfigured("secret= is empty: give 32 random bytes, the same to every process, or None")
+        self._answers = Answers(publish, "", on_event)
         self.monitors = Monitors(self.published_at, self.secret)
         self._checked: dict[int, Policy] = {}
         every = every_policy(self.rules, policy)
@@ -128,7 +128,7 @@ class Gate:
 
     def answers(self, root: str = "") -> Answers:
         """The answers for a caller who finds the application below `root`."""
-        return Answers(self.publish, root, self._on_event)
+        return Answers(self.publish, root, self._on_event) if root else self._answers
 
     def monitor(self, monitored: Monitored, tenant: str | None, root: str = "") -> Plan[Response | None]:
         """How an accepted operation ended, for its own tenant; for others there is nothing."""
@@ -191,15 +191,18 @@ class Gate:
     @staticmethod
     def owner(headers: Sequence[tuple[bytes, bytes]]) -> str:
         """128 random bits, followed by the request's correlation id if it has one, so that the record names it."""
-        sent = [header for header in headers if header[0] in CORRELATION]
-        if not sent:
-            return secrets.token_urlsafe(16)
-        name, value = min(sent, key=lambda header: CORRELATION.index(header[0]))
-        text = value.decode("latin-1")
-        if name == TRACEPARENT and (label := trace_label(text)) is not None:
-            # The shorter spelling of as many bits leaves room for trace and span.
-            return f"{base64.b85encode(secrets.token_bytes(16)).decode()}.{label}"
-        return f"{secrets.token_urlsafe(16)}.{OWNER_LABEL.sub('_', text)[:40]}"
+        values = dict(headers)
+        for name in CORRELATION:
+            if (value := values.get(name)) is not None:
+                return _labelled(name, value.decode("latin-1"))
+        return token_urlsafe(16)
+
+
+def _labelled(name: bytes, text: str) -> str:
+    if name == TRACEPARENT and (label := trace_label(text)) is not None:
+        # The shorter spelling of as many bits leaves room for trace and span.
+        return f"{base64.b85encode(token_bytes(16)).decode()}.{label}"
+    return f"{token_urlsafe(16)}.{OWNER_LABEL.sub('_', text)[:40]}"
 
 
 def _as_routed(path: str) -> str:
@@ -212,6 +215,8 @@ def _as_routed(path: str) -> str:
 
 def _bounded(text: str, size_max: int) -> str:
     """Any text as part of a key: what is too long, cannot be kept, or looks like a digest, becomes its digest."""
+    if len(text) <= size_max and text.isascii() and text.isprintable() and not text.startswith(DIGESTED):
+        return text  # nearly all
     encoded = text.encode("utf-8", "surrogatepass")
     plain = len(encoded) <= size_max and text.isprintable() and not text.startswith(DIGESTED)
     return text if plain else f"{DIGESTED}{digest([encoded])}"

@@ -1,19 +1,18 @@
 """How many new keys a tenant may have, by the `limits` library. Known keys are always answered.
 
-Plans ask with effects (`OverQuota`, `Charge`); `counting` and `async_counting` perform those beside a store's.
+Plans ask with effects (`OverQuota`, `Charge`); `counting` performs those beside a store's.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 from semel.core.effects import Effect
 from semel.core.policy import Policy
+from semel.drive import Performers
 from semel.errors import StoreMisconfigured, StoreUnavailable
 from semel.stores.local import PerLoop
 
@@ -24,16 +23,14 @@ DEFAULT_STORAGE = "memory://"
 """Counts in this process only. Give a URL of the `limits` library (redis://…) to count for all of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class OverQuota(Effect["int | None"]):
+class OverQuota(Effect["int | None"], frozen=True):
     """Seconds until the tenant may have another new key, or None."""
 
     policy: Policy
     tenant: str
 
 
-@dataclass(frozen=True, slots=True)
-class Charge(Effect[None]):
+class Charge(Effect[None], frozen=True):
     """Count a new key of the tenant."""
 
     policy: Policy
@@ -126,36 +123,12 @@ class AsyncQuotas:
             raise failed(error) from error
 
 
-def counting(perform: Callable[[Effect[Any]], Any], quotas: Quotas) -> Callable[[Effect[Any]], Any]:
-    """Perform the effects of quotas, too."""
-
-    def performing(effect: Effect[Any]) -> Any:
-        match effect:
-            case OverQuota(policy, tenant):
-                return quotas.wait_s(policy, tenant)
-            case Charge(policy, tenant):
-                return quotas.charge(policy, tenant)
-            case _:
-                return perform(effect)
-
-    return performing
-
-
-def async_counting(
-    perform: Callable[[Effect[Any]], Awaitable[Any]], quotas: AsyncQuotas
-) -> Callable[[Effect[Any]], Awaitable[Any]]:
-    """The same for tasks. It awaits nothing itself, so other effects cost no further coroutine."""
-
-    def performing(effect: Effect[Any]) -> Awaitable[Any]:
-        match effect:
-            case OverQuota(policy, tenant):
-                return quotas.wait_s(policy, tenant)
-            case Charge(policy, tenant):
-                return quotas.charge(policy, tenant)
-            case _:
-                return perform(effect)
-
-    return performing
+def counting(quotas: Quotas | AsyncQuotas) -> Performers:
+    """Who performs the effects of quotas."""
+    return {
+        OverQuota: lambda effect: quotas.wait_s(effect.policy, effect.tenant),
+        Charge: lambda effect: quotas.charge(effect.policy, effect.tenant),
+    }
 
 
 def _item(policy: Policy) -> RateLimitItem:

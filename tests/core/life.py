@@ -1,6 +1,6 @@
 """Short names for the moments in the life of one key. All times are in milliseconds; the claim happens at 0."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from semel.core.effects import Claim
 from semel.core.records import Key, Lease, Record, Result, State

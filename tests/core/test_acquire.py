@@ -1,8 +1,9 @@
 """Before the work: claim, repeat an ambiguous claim, wait for the first one, decide once, report once."""
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
+from msgspec.structs import replace
 
 from core.life import ANSWER, KEY, LIVE, OTHER, SAME, SUCCEEDED
 from core.scripted import AWAY, play, told, unanswered
@@ -137,7 +138,7 @@ class TestStoreAway:
 class TestWaiting:
     def test_woken_by_the_result(self) -> None:
         decision = play(
-            acquire(KEY, SAME, "mine", replace(WAITING, lease=30)),
+            acquire(KEY, SAME, "mine", dataclasses.replace(WAITING, lease=30)),
             (CLAIM, RUNNING),
             (Wait(KEY, "first", 20), 7),
             (CLAIM, Occupied(SUCCEEDED, 17)),
@@ -171,7 +172,7 @@ class TestWaiting:
     def test_waking_at_once_again_and_again_uses_the_wait_up(self) -> None:
         long = Occupied(replace(LIVE, lease_until_ms=1_000), 0)
         waits = [step for left in (3, 2, 1) for step in ((CLAIM, long), (Wait(KEY, "first", left), 0))]
-        plan = acquire(KEY, SAME, "mine", replace(WAITING, wait=0.003))
+        plan = acquire(KEY, SAME, "mine", dataclasses.replace(WAITING, wait=0.003))
         assert isinstance(play(plan, *waits, (CLAIM, long), told(EventKind.IN_FLIGHT, 1)), InFlight)
 
     def test_a_lapse_meanwhile_is_unknown_under_at_most_once(self) -> None:
@@ -187,7 +188,7 @@ class TestWaiting:
     def test_a_lapse_meanwhile_is_a_take_over_under_at_least_once(self) -> None:
         claim, second = replace(CLAIM, takeover=True), Lease(KEY, "mine", 2, 60)
         decision = play(
-            acquire(KEY, SAME, "mine", replace(WAITING, guarantee="at-least-once")),
+            acquire(KEY, SAME, "mine", dataclasses.replace(WAITING, guarantee="at-least-once")),
             (claim, RUNNING),
             (Wait(KEY, "first", 20), 20),
             (claim, Acquired(second)),

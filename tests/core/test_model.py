@@ -1,8 +1,7 @@
 """What a store does, transition by transition, with its boundaries. Granting a claim is in `test_tables`."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from core.life import (
     ANSWER,

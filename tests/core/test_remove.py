@@ -1,8 +1,7 @@
 """Removing and expiring, as the model has it: only what was looked at, and never a live lease."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from core.life import FAILED, LEASE_MS, LIVE, SECOND, SUCCEEDED
 from semel.core import model
@@ -40,7 +39,7 @@ def test_what_is_not_finished_does_not_expire(now_ms: int) -> None:
 @pytest.mark.parametrize("expire", [False, True])
 @pytest.mark.parametrize("change", [{"owner": "x"}, {"attempt": 9}, {"created_ms": 9}, {"completed_ms": 9}])
 def test_another_record_is_left_alone(change: dict[str, int], expire: bool) -> None:
-    other = replace(seen(SUCCEEDED, expire=expire), **change)  # type: ignore[arg-type]
+    other = replace(seen(SUCCEEDED, expire=expire), **change)
     assert model.remove(SUCCEEDED, other, 100) == (SUCCEEDED, False)
 
 

@@ -1,8 +1,7 @@
 """After the work: complete, release or leave; never answer with a result that somebody else replaced."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from core.life import ANSWER, FAILED, KEY, LIVE, OTHER, REFUSAL, RETENTION_MS, SAME, SECOND, SUCCEEDED, lease_of
 from core.scripted import AWAY, Step, play, told, unanswered

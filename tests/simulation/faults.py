@@ -234,10 +234,8 @@ FAULTS = [
     Fault(
         "repeated headers collapse",
         HTTP,
-        'return tuple((name, value) for name, value in headers if name.lower().decode("latin-1") not in '
-        "NEVER_REPLAYED)",
-        'return tuple({n.lower(): (n, v) for n, v in headers if n.lower().decode("latin-1") not in '
-        "NEVER_REPLAYED}.values())",
+        "return tuple([header for header in headers if header[0].lower() not in DROPPED])",
+        "return tuple({header[0]: header for header in headers if header[0].lower() not in DROPPED}.values())",
     ),
     Fault(
         "the answer leaves before its record",

@@ -69,15 +69,11 @@ class Exchange:
         if body is None:
             return
         self.body = body
-        request = RequestParts(
-            self.scope["method"].upper(),
-            raw_path(self.scope),
-            self.scope.get("query_string", b"").decode("latin-1"),
-            tuple(self.scope["headers"]),
-            body,
-        )
-        keyed = Keyed(self.front, self.admitted, self.answers, await self.front.tenant(self.scope), request)
-        begun = await adrive(keyed.begin(), self.front.perform)
+        front, scope = self.front, self.scope
+        query = scope.get("query_string", b"").decode("latin-1")
+        request = RequestParts(scope["method"].upper(), raw_path(scope), query, tuple(scope["headers"]), body)
+        keyed = Keyed(front, self.admitted, self.answers, await front.tenant(scope), request)
+        begun = await adrive(keyed.begin(), front.perform)
         if isinstance(begun, Answered):
             await send_response(self.wire_send, begun.response)
         else:
@@ -85,18 +81,17 @@ class Exchange:
 
     async def _read_body(self) -> bytes | None:
         """The whole body, or None when there is nothing to serve: it was too large, or the client left meanwhile."""
-        size = 0
+        size_max = self.policy.body_max
+        length = dict(self.scope["headers"]).get(b"content-length", b"")
+        size = int(length.lstrip(b"0")[:18] or 0) if length.isdigit() else 0  # Python refuses thousands of digits
         body = bytearray()  # a list of parts would cost thirty times their size when they drip
-        for name, value in self.scope["headers"]:
-            if name == b"content-length" and value.isdigit():
-                size = int(value.lstrip(b"0")[:18] or 0)  # Python refuses to read thousands of digits
-        while size <= self.policy.body_max:
+        while size <= size_max:
             message = await self.wire_receive()
             if message["type"] == "http.disconnect":
                 return None
             body += message.get("body", b"")
             size = len(body)
-            if size <= self.policy.body_max and not message.get("more_body", False):
+            if size <= size_max and not message.get("more_body", False):
                 return bytes(body)
         await send_response(self.wire_send, self.answers.too_large_body(self.policy.body_max))
         return None
@@ -205,5 +200,6 @@ def raw_path(scope: Scope) -> str:
 
     Unless something in front of us rewrote the path: then what it was before says nothing about what will run.
     """
+    path: str = scope["path"]
     raw = scope.get("raw_path", b"").partition(b"?")[0].decode("latin-1")
-    return raw if unquote(raw) == scope["path"] else quote(scope["path"])
+    return raw if (raw == path and "%" not in raw) or unquote(raw) == path else quote(path)

@@ -28,7 +28,7 @@ from semel.marks import SAFE, UNMARKED, Mark, Marked
 from semel.monitors import Monitored
 from semel.opening import open_async_store
 from semel.published import published
-from semel.quota import DEFAULT_STORAGE, AsyncQuotas, async_counting
+from semel.quota import DEFAULT_STORAGE, AsyncQuotas, counting
 from semel.store import AsyncStore
 from semel.tasks import Tasks
 
@@ -72,7 +72,7 @@ class IdempotencyMiddleware:
         quotas = AsyncQuotas(quota_storage)
         if self.gate.has_quota:
             _ = quotas.limiter  # says at start-up what is missing
-        self.perform = async_counting(async_performer(self.store, listener), quotas)
+        self.perform = async_performer(self.store, listener, counting(quotas))
         self.keeper = AsyncKeeper(self.store, listener)
         self.waiters = Waiters(waiters_max)
         self.tasks = Tasks()
@@ -161,13 +161,13 @@ class IdempotencyMiddleware:
 def _plain(send: Send) -> Send:
     """Without a key there is nothing to direct: directives are dropped here, too."""
 
-    async def wrapped(message: Message) -> None:
+    def wrapped(message: Message) -> Awaitable[None]:
         if message["type"] == "http.response.start":
             for name, _ in message.get("headers", ()):
                 if name.lower() == DIRECTIVE:
                     message = {**message, "headers": without_directives(message["headers"])}
                     break
-        await send(message)
+        return send(message)
 
     return wrapped
 

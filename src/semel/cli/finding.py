@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import click
+from msgspec.structs import replace
 
 from semel.cli.options import Opened, option
 from semel.cli.showing import digest, records_of, visible

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
 
 import click
+from msgspec.structs import replace
 
 from semel.cli.options import Opened, duration, json_option, limit_option, names_option, option, store_option
 from semel.cli.showing import digest, json_line, moment, records_of, summary, visible

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from semel.core.records import Claimed, Key, Occupied, Record, Result
 from semel.errors import RecordUnreadable, StoreMisconfigured
@@ -75,7 +77,7 @@ class Seal:
         return replace(claimed, record=self.opened(claimed.record)) if isinstance(claimed, Occupied) else claimed
 
     def page(self, page: Page) -> Page:
-        return replace(page, records=tuple(self.opened(record) for record in page.records))
+        return dataclasses.replace(page, records=tuple(self.opened(record) for record in page.records))
 
 
 def _aes(key: bytes) -> Any:

@@ -7,8 +7,9 @@ a list of.
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
 
 from semel.core.records import (
     FINGERPRINT_MAX,
@@ -27,14 +28,11 @@ T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
 
 
-class Effect(Generic[T_co]):
+class Effect(Struct, Generic[T_co], frozen=True):
     """Something that only the outside can do, typed by its reply."""
 
-    __slots__ = ()
 
-
-@dataclass(frozen=True, slots=True)
-class Claim(Effect[Claimed]):
+class Claim(Effect[Claimed], frozen=True):
     key: Key
     fingerprint: str
     owner: str
@@ -49,18 +47,24 @@ class Claim(Effect[Claimed]):
         check_duration("retention_ms", self.retention_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class Renew(Effect[Lease | None]):
+class OfLease(Effect[T_co], Generic[T_co], frozen=True):
+    """What only an owner may ask."""
+
     lease: Lease
+
+    @property
+    def key(self) -> Key:
+        return self.lease.key
+
+
+class Renew(OfLease[Lease | None], frozen=True):
     lease_ms: int
 
     def __post_init__(self) -> None:
         check_duration("lease_ms", self.lease_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class Complete(Effect[bool]):
-    lease: Lease
+class Complete(OfLease[bool], frozen=True):
     result: Result
     retention_ms: int
     refuse_ms: int = 0
@@ -72,18 +76,15 @@ class Complete(Effect[bool]):
             check_duration("refuse_ms", self.refuse_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class Release(Effect[bool]):
-    lease: Lease
+class Release(OfLease[bool], frozen=True):
+    """Give the key back."""
 
 
-@dataclass(frozen=True, slots=True)
-class Read(Effect[Record | None]):
+class Read(Effect[Record | None], frozen=True):
     key: Key
 
 
-@dataclass(frozen=True, slots=True)
-class Resolve(Effect[bool]):
+class Resolve(Effect[bool], frozen=True):
     """End the unknown outcome of what was looked at. Owner and attempt name it: a freed key counts from 1 again."""
 
     key: Key
@@ -96,8 +97,7 @@ class Resolve(Effect[bool]):
         check_duration("retention_ms", self.retention_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class Remove(Effect[bool]):
+class Remove(Effect[bool], frozen=True):
     """Delete what was looked at, or only end its retention (`expire`).
 
     The times name it, too: nobody's records have no owner that would tell them apart.
@@ -111,8 +111,7 @@ class Remove(Effect[bool]):
     expire: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Wait(Effect[int]):
+class Wait(Effect[int], frozen=True):
     """Sleep until `owner` no longer holds `key` in progress, at most `timeout_ms`; the reply is how long it took.
 
     May wake early.
@@ -123,15 +122,13 @@ class Wait(Effect[int]):
     timeout_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Pause(Effect[int]):
+class Pause(Effect[int], frozen=True):
     """Sleep. The reply is the time of the driver's own clock afterwards: what the tries before it took counts, too."""
 
     pause_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Emit(Effect[None]):
+class Emit(Effect[None], frozen=True):
     event: Event
 
 

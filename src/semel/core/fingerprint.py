@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from base64 import urlsafe_b64encode
+from binascii import b2a_base64
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from struct import pack
 from typing import Literal
 
+from msgspec import Struct
+
 VERSION = "1"
+URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 Body = Literal["raw", "json"]
 
 
-@dataclass(frozen=True, slots=True)
-class RequestParts:
+class RequestParts(Struct, frozen=True):
     """A request as callables for `fingerprint` and `scope` see it.
 
     Header names are lower case, order and repeats are kept.
@@ -79,6 +82,7 @@ def fingerprint(
 
 def digest(parts: Iterable[bytes], *, secret: bytes | None = None) -> str:
     """`version.digest` over length-framed parts, keyed when a secret is given."""
-    framed = b"".join([len(part).to_bytes(8, "big") + part for part in parts])
+    parts = list(parts)
+    framed = b"".join([pack(f">{len(parts) + 1}Q", len(parts), *map(len, parts)), *parts])
     hashed = hmac.digest(secret, framed, hashlib.sha256) if secret else hashlib.sha256(framed).digest()
-    return f"{VERSION}.{urlsafe_b64encode(hashed).rstrip(b'=').decode()}"
+    return f"{VERSION}.{b2a_base64(hashed, newline=False).translate(URL_SAFE, b'=').decode()}"

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import assert_never
 
+from msgspec import Struct
+
 from semel.core.policy import NEVER_REPLAYED, Policy
 from semel.core.protocol import Expired, InFlight, Mismatch, Undecided, Unknown, Unreadable
 from semel.core.tables import Ending
@@ -23,12 +25,12 @@ REPLAYED = (b"idempotent-replayed", b"true")
 NOT_STORED = (b"idempotency-stored", b"false")
 MARKS = frozenset({REPLAYED[0], NOT_STORED[0]})
 RETRY_AFTER_S = 1
+DROPPED = frozenset(name.encode() for name in NEVER_REPLAYED)
 DESCRIBE_BODY = frozenset(("content-type", "content-length", "content-encoding"))
 """Without these the body would be replayed as something else than it is, so they are kept whatever is asked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(Struct, frozen=True):
     """An answer: header order and repeats are kept, names are as the application sent them."""
 
     status: int
@@ -183,6 +185,6 @@ def kept_headers(headers: Sequence[tuple[bytes, bytes]], policy: Policy) -> Head
     for by name.
     """
     if policy.replay_headers is None:
-        return tuple((name, value) for name, value in headers if name.lower().decode("latin-1") not in NEVER_REPLAYED)
+        return tuple([header for header in headers if header[0].lower() not in DROPPED])
     wanted = DESCRIBE_BODY | frozenset(policy.replay_headers)
     return tuple((name, value) for name, value in headers if name.lower().decode("latin-1") in wanted)

@@ -30,22 +30,28 @@ class KeyMalformed(ValueError):
 
 
 def read_key(headers: Sequence[tuple[bytes, bytes]], names: Sequence[bytes], policy: Policy) -> str | None:
-    """The key in the first of `names` (lower case) that is there; None when there is none. Alternatives must agree."""
-    sent = [(name, value) for header, value in headers if (name := header.lower()) in names]
+    """The key in that of `names` (lower case) which is there; None when none is. Alternatives must agree."""
+    values = dict(headers)
+    if not b"".join(values).islower():  # ASGI says that they are
+        headers = [(header.lower(), value) for header, value in headers]
+        values = dict(headers)
+    sent = [name for name in names if name in values]
     if not sent:
         return None
-    found: dict[bytes, str] = {}
-    for name, value in sent:
-        if name in found:
-            raise KeyMalformed(f"the header {name.decode()} was sent more than once")
-        found[name] = parse_key(value, policy)
-    if len(set(found.values())) > 1:
-        raise KeyMalformed(f"the headers {' and '.join(name.decode() for name in found)} carry different keys")
-    return found[sent[0][0]]
+    if len(values) < len(headers):  # something was sent more than once
+        for name in sent:
+            if sum(header == name for header, _ in headers) > 1:
+                raise KeyMalformed(f"the header {name.decode()} was sent more than once")
+    keys = {parse_key(values[name], policy) for name in sent}
+    if len(keys) > 1:
+        raise KeyMalformed(f"the headers {' and '.join(name.decode() for name in sent)} carry different keys")
+    return keys.pop()
 
 
 def parse_key(value: bytes, policy: Policy) -> str:
     """Read one header value: 1 to 255 characters, bare or as an RFC 9651 String whose parameters are ignored."""
+    if policy.key_format == "any" and len(value) <= NAME_MAX and BARE.fullmatch(value) is not None:
+        return value.decode("ascii")  # nearly all
     value = value.strip(b" \t")
     if not value:
         raise KeyMalformed("the key is empty")

@@ -7,7 +7,7 @@ the key.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from semel.core.effects import Claim, Complete, Release, Remove, Renew, Resolve
 from semel.core.records import NOBODY, Acquired, Claimed, Lease, Occupied, Record, Result, State

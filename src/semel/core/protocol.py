@@ -7,8 +7,9 @@ back: the store gives an owner its own lease again, and keeps the first result o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import assert_never
+
+from msgspec import Struct
 
 from semel.core.backoff import pauses_ms
 from semel.core.effects import Claim, Complete, Effect, Emit, Pause, Plan, Read, Release, Renew, T, Wait, do
@@ -24,55 +25,47 @@ ABANDON_MS = 60_000
 """How long an abandoned claim is released in the background; after that its lease lapses."""
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """Do the work: the lease is yours."""
 
     lease: Lease
 
 
-@dataclass(frozen=True, slots=True)
-class Replay:
+class Replay(Struct, frozen=True):
     """Answer from the stored result without running anything."""
 
     record: Record
     result: Result
 
 
-@dataclass(frozen=True, slots=True)
-class InFlight:
+class InFlight(Struct, frozen=True):
     """The first one is still running; it is worth asking again when its lease could have ended."""
 
     record: Record
     retry_after_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(Struct, frozen=True):
     """The executor was lost: nobody can tell from here whether the work took effect."""
 
     record: Record | None
 
 
-@dataclass(frozen=True, slots=True)
-class Mismatch:
+class Mismatch(Struct, frozen=True):
     """The key belongs to another request."""
 
 
-@dataclass(frozen=True, slots=True)
-class Expired:
+class Expired(Struct, frozen=True):
     """The key was used, and its result is past retention."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unreadable:
+class Unreadable(Struct, frozen=True):
     """A record is there but this version cannot read it."""
 
     error: RecordUnreadable
 
 
-@dataclass(frozen=True, slots=True)
-class Undecided:
+class Undecided(Struct, frozen=True):
     """The store cannot decide, so nothing may run. The claim should be abandoned in the background."""
 
     error: StoreError
@@ -82,30 +75,25 @@ Held = Replay | InFlight | Unknown | Mismatch | Expired | Unreadable | Undecided
 """What a key may be found as by those who may not run its work."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(Struct, frozen=True):
     """The store acknowledged the result: the answer may be sent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Released:
+class Released(Struct, frozen=True):
     """The key was given back: the next repeat is a first call."""
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
+class Left(Struct, frozen=True):
     """Nobody may say how it ended: the lease lapses, the outcome is unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Superseded:
+class Superseded(Struct, frozen=True):
     """Somebody else took the key over: answer with what the store holds now, never with the own result."""
 
     decision: Held
 
 
-@dataclass(frozen=True, slots=True)
-class NotStored:
+class NotStored(Struct, frozen=True):
     """The store did not acknowledge: the answer is sent marked, and the key never re-runs silently."""
 
     error: StoreError
@@ -166,7 +154,7 @@ def acquire(key: Key, fingerprint: str, owner: str, policy: Policy, *, wait_ms: 
         except StoreError as error:
             decision = Undecided(error)
         if not isinstance(decision, InFlight) or wait_ms <= 0:
-            yield from do(Emit(_acquired(key, decision)))
+            yield Emit(_acquired(key, decision))
             return decision
         timeout_ms = max(1, min(wait_ms, decision.retry_after_ms))
         try:
@@ -195,7 +183,7 @@ def settle(
             settlement = Left()
         case _:
             assert_never(disposal)
-    yield from do(Emit(_settled(lease, settlement, result)))
+    yield Emit(_settled(lease, settlement, result))
     return settlement
 
 
@@ -280,13 +268,13 @@ def _asked(effect: Effect[T], *, budget_ms: int) -> Plan[tuple[T, bool]]:
     failed_ms: int | None = None
     for pause_ms in pauses_ms(budget_ms=budget_ms):
         try:
-            return (yield from do(effect)), failed_ms is not None
+            return (yield effect), failed_ms is not None
         except StoreUnavailable:
             now_ms = yield from do(Pause(pause_ms))
             failed_ms = now_ms - pause_ms if failed_ms is None else failed_ms
             if now_ms - failed_ms > budget_ms:
                 raise
-    return (yield from do(effect)), failed_ms is not None
+    return (yield effect), failed_ms is not None
 
 
 def _acquired(key: Key, decision: Decision) -> Event:

@@ -6,8 +6,9 @@ All of them are frozen; times are integers in milliseconds of the store's clock.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 TENANT_MAX = 255
 SCOPE_MAX = 1024
@@ -25,12 +26,12 @@ def check_text(field: str, value: str, size_max: int, *, empty: bool = False) ->
     """Refuse what some store could not keep exactly: it must be text of bounded size in UTF-8, without NUL."""
     if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"{field} must be text, not {type(value).__name__}")
+    if 0 < len(value) <= size_max and value.isascii() and "\0" not in value:
+        return  # nearly all
     if not value and not empty:
         raise ValueError(f"{field} must not be empty")
     if "\0" in value:
         raise ValueError(f"{field} must not contain NUL characters")
-    if len(value) <= size_max and value.isascii():
-        return
     try:
         size = len(value.encode())
     except UnicodeEncodeError as error:
@@ -56,8 +57,7 @@ class State(enum.Enum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(Struct, frozen=True, gc=False):
     """Who calls, what is called, and the caller's name for the operation.
 
     Unique together, so no part can imitate another.
@@ -68,13 +68,18 @@ class Key:
     name: str
 
     def __post_init__(self) -> None:
+        try:
+            joined = "".join((self.tenant, self.scope, self.name))
+        except TypeError:
+            joined = ""
+        if self.name and 0 < len(joined) <= TENANT_MAX and joined.isascii() and "\0" not in joined:
+            return  # nearly all
         check_text("tenant", self.tenant, TENANT_MAX, empty=True)
         check_text("scope", self.scope, SCOPE_MAX, empty=True)
         check_text("name", self.name, NAME_MAX)
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True, gc=False):
     """An answer as stored: the bytes, the format that reads them, and whether it was a success."""
 
     format: str
@@ -91,8 +96,7 @@ class Result:
         return State.SUCCEEDED if self.ok else State.FAILED
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(Struct, frozen=True, gc=False):
     """The executor's time-limited right to a key. `attempt` only grows while the key lives: it is the fencing token."""
 
     key: Key
@@ -101,11 +105,11 @@ class Lease:
     until_ms: int
 
     def __post_init__(self) -> None:
-        check_text("owner", self.owner, OWNER_MAX)
+        if self.owner == NOBODY:
+            raise ValueError("owner must not be empty: what is in nobody's hands has no lease")
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True, gc=False):
     """What a store keeps for a key."""
 
     key: Key
@@ -143,15 +147,13 @@ class Record:
         return now_ms >= self.expires_ms + self.refuse_ms and now_ms >= self.lease_until_ms
 
 
-@dataclass(frozen=True, slots=True)
-class Acquired:
+class Acquired(Struct, frozen=True, gc=False):
     """The claim was granted: the caller is the executor."""
 
     lease: Lease
 
 
-@dataclass(frozen=True, slots=True)
-class Occupied:
+class Occupied(Struct, frozen=True, gc=False):
     """The claim was not granted: this is what is there, and the time at which the store saw it."""
 
     record: Record

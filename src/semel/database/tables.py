@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, Union
 
 from semel.core.effects import Effect
@@ -22,16 +21,14 @@ Values = Mapping[str, object]
 AnyTable = Union[str, "sqlalchemy.Table"]
 
 
-@dataclass(frozen=True, slots=True)
-class Query(Effect[NamedRows]):
+class Query(Effect[NamedRows], frozen=True):
     """SQL with `$n` in the places of `params`."""
 
     sql: str
     params: Sequence[object] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Made(Effect[NamedRows]):
+class Made(Effect[NamedRows], frozen=True):
     """A statement that SQLAlchemy makes, for the dialect of the connection."""
 
     make: Callable[[str], Any]

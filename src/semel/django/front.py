@@ -33,7 +33,7 @@ from semel.errors import SemelError
 from semel.gate import Gate
 from semel.keeper import AsyncKeeper, Keeper
 from semel.opening import open_async_store, open_store
-from semel.quota import AsyncQuotas, Quotas, async_counting, counting
+from semel.quota import AsyncQuotas, Quotas, counting
 from semel.tasks import Tasks
 
 T = TypeVar("T")
@@ -107,7 +107,7 @@ class Front(Shared):
         quotas = Quotas(given.quota_storage)
         if self.gate.has_quota:
             _ = quotas.limiter  # says at start-up what is missing
-        self.perform = counting(performer(self.store, self.listener), quotas)
+        self.perform = performer(self.store, self.listener, counting(quotas))
 
     def run(self, plan: Plan[T]) -> T:
         return drive(plan, self.perform)
@@ -141,7 +141,7 @@ class AsyncFront(Shared):
         quotas = AsyncQuotas(given.quota_storage)
         if self.gate.has_quota:
             _ = quotas.limiter
-        self.perform = async_counting(async_performer(self.store, self.listener), quotas)
+        self.perform = async_performer(self.store, self.listener, counting(quotas))
         self.tasks = Tasks()
         self.drained = False
         """Whether somebody waits for the tasks when the server stops: `semel.django.asgi` does."""

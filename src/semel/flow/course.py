@@ -8,7 +8,6 @@ everybody who comes after. The flow's own record holds the lease, and in the end
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
 from typing import Any, Generic
 
 from semel.codecs.values import Outcome, Raised, Returned
@@ -26,15 +25,13 @@ from semel.functions.settings import NotDone
 PLAN = "plan"
 
 
-@dataclass(frozen=True, slots=True)
-class Keep(Effect[None]):
+class Keep(Effect[None], frozen=True):
     """Renew the flow's lease from now on."""
 
     lease: Lease
 
 
-@dataclass(frozen=True, slots=True)
-class LetGo(Effect[None]):
+class LetGo(Effect[None], frozen=True):
     """Renew it no longer."""
 
 

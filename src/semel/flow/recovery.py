@@ -16,8 +16,7 @@ from semel.store import Filter, Page
 PAGE = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Scan(Effect[Page]):
+class Scan(Effect[Page], frozen=True):
     """Look for records."""
 
     filter: Filter

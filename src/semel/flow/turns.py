@@ -56,8 +56,7 @@ class Fenced:
 Ended = Returned[Any] | Raised | Failed
 
 
-@dataclass(frozen=True, slots=True)
-class Invoke(Effect[Ended], Generic[In]):
+class Invoke(Effect[Ended], Generic[In], frozen=True):
     """Call the function of a step or an undo."""
 
     turn: Turn[In]
@@ -66,8 +65,7 @@ class Invoke(Effect[Ended], Generic[In]):
     results: Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True)
-class Transact(Effect["Ended | Occupied | Fenced"], Generic[In]):
+class Transact(Effect["Ended | Occupied | Fenced"], Generic[In], frozen=True):
     """Claim, call the function, complete, and look at the flow's owner, in one transaction. `Returned` is committed."""
 
     invoke: Invoke[In]

@@ -48,15 +48,13 @@ NOW_MS = 1
 Answer = Returned[Any] | Raised | NotDone | StillUnknown
 
 
-@dataclass(frozen=True, slots=True)
-class Ask(Effect[Answer]):
+class Ask(Effect[Answer], frozen=True):
     """Ask the reconciler what became of this record."""
 
     record: Record
 
 
-@dataclass(frozen=True, slots=True)
-class ResolveSeen(Effect[bool]):
+class ResolveSeen(Effect[bool], frozen=True):
     """End the unknown outcome of the record that was looked at."""
 
     seen: Record

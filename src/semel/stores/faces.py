@@ -5,6 +5,7 @@ answers it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from semel.core.effects import Claim, Complete, Effect, Read, Release, Remove, Renew, Resolve
@@ -18,6 +19,9 @@ class Face(ABC):
 
     @abstractmethod
     def _call(self, call: Effect[T]) -> T: ...
+
+    def answering(self) -> Callable[[Effect[Any]], Any] | None:
+        return self._call if _unchanged(type(self), Face) else None
 
     def claim(
         self, key: Key, fingerprint: str, *, owner: str, lease_ms: int, retention_ms: int, takeover: bool
@@ -64,6 +68,9 @@ class AsyncFace(ABC):
     @abstractmethod
     async def _call(self, call: Effect[T]) -> T: ...
 
+    def answering(self) -> Callable[[Effect[Any]], Any] | None:
+        return self._call if _unchanged(type(self), AsyncFace) else None
+
     async def claim(
         self, key: Key, fingerprint: str, *, owner: str, lease_ms: int, retention_ms: int, takeover: bool
     ) -> Claimed:
@@ -101,6 +108,11 @@ class AsyncFace(ABC):
 
     async def __aexit__(self, *_: Any) -> None:
         await self.close()
+
+
+def _unchanged(cls: type, face: type) -> bool:
+    """Whether `cls` leaves to `face` how the calls of plans are named: its subclass may count or change them."""
+    return all(getattr(cls, name) is getattr(face, name) for name in ("claim", "renew", "complete", "release", "get"))
 
 
 def _remove(seen: Record, *, expire: bool = False) -> Remove:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from semel.errors import StoreError
 
@@ -105,12 +105,21 @@ class PerLoop(Generic[T]):
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
         self._values: dict[int, WeakKeyDictionary[asyncio.AbstractEventLoop, T]] = {}
+        self._last: tuple[int, Callable[[], asyncio.AbstractEventLoop | None], T] | None = None
 
     def get(self) -> T:
-        loop, values = asyncio.get_running_loop(), self._here()
+        loop, last = asyncio.get_running_loop(), self._last
+        if last is not None and last[1]() is loop and last[0] == os.getpid():
+            return last[2]
+        value = self._get(loop)
+        self._last = os.getpid(), ref(loop), value
+        return value
+
+    def _get(self, loop: asyncio.AbstractEventLoop) -> T:
+        values = self._here()
         value = values.get(loop)
         if value is None:
-            for old in [ref() for ref in values.keyrefs()]:  # a connection holds its loop: the weak key would not go
+            for old in [key() for key in values.keyrefs()]:  # a connection holds its loop: the weak key would not go
                 if old is not None and old.is_closed():
                     values.pop(old, None)
             value = values[loop] = self._make()
@@ -118,6 +127,7 @@ class PerLoop(Generic[T]):
 
     def take(self) -> T | None:
         """Hand out this loop's value for closing, if there is one."""
+        self._last = None
         return self._here().pop(asyncio.get_running_loop(), None)
 
     def _here(self) -> WeakKeyDictionary[asyncio.AbstractEventLoop, T]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -20,6 +20,14 @@ from semel.stores.url import StoreUrl
 from semel.stores.waiters import AsyncWaiters, Waiters
 
 T = TypeVar("T")
+STEPS: Mapping[type[Effect[Any]], Callable[..., tuple[Record | None, Any]]] = {
+    Claim: model.claim,
+    Renew: model.renew,
+    Complete: model.complete,
+    Release: model.release,
+    Resolve: model.resolve,
+    Remove: model.remove,
+}
 
 
 class Records:
@@ -32,24 +40,13 @@ class Records:
         self._records: dict[Key, Record] = {}
 
     def answer(self, call: Effect[Any]) -> Any:
+        step = STEPS.get(type(call))
         with self._lock:
-            match call:
-                case Claim(key):
-                    return self._step(key, model.claim, call)
-                case Renew(lease):
-                    return self._step(lease.key, model.renew, call)
-                case Complete(lease):
-                    return self._step(lease.key, model.complete, call)
-                case Release(lease):
-                    return self._step(lease.key, model.release, call)
-                case Resolve(key):
-                    return self._step(key, model.resolve, call)
-                case Remove(key):
-                    return self._step(key, model.remove, call)
-                case Read(key):
-                    return model.read(self._records.get(key), self._clock())
-                case _:
-                    raise TypeError(f"no store performs {call!r}")
+            if step is not None:
+                return self._step(call.key, step, call)  # type: ignore[attr-defined]
+            if isinstance(call, Read):
+                return model.read(self._records.get(call.key), self._clock())
+        raise TypeError(f"no store performs {call!r}")
 
     def held_by(self, key: Key, owner: str) -> bool:
         record = self._records.get(key)
@@ -96,7 +93,7 @@ class Records:
         old = self._records.get(key)
         new, reply = step(old, call, self._clock())
         self._put(key, new)
-        if old is not None and (new is None or (new.owner, new.state) != (old.owner, old.state)):
+        if old is not None and (new is None or new.owner != old.owner or new.state is not old.state):
             self._wake(key)
         return reply
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from msgspec.structs import replace
 
 from semel.core.records import NOBODY, Acquired, Key, Lease, Record, Result, State
 from semel.store import Counts, Filter, Inspectable, Removable, Resolvable, StateFilter, Store

@@ -6,12 +6,12 @@ import multiprocessing
 import os
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from semel.core.records import Key
 from semel.store import Store

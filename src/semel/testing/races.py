@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 import pytest
+from msgspec.structs import replace
 
 from semel.core.records import Acquired, Claimed, Key, Lease, Occupied, Result
 from semel.store import Store

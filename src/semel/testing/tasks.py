@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from semel.core.records import Acquired, Claimed, Key, Lease, Result
 from semel.store import AsyncMigratable, AsyncStore, Clock

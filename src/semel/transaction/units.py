@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, ExitStack, suppress
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
 from semel.core.effects import Effect, Plan, do
@@ -30,8 +29,7 @@ class RolledBack(StoreError):
     """A transaction ends without its writes. Raised into whatever began it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step(Effect[Any]):
+class Step(Effect[Any], frozen=True):
     """Call this; an async unit's answers with a coroutine."""
 
     act: Callable[[], Any]

@@ -69,7 +69,7 @@ class IdempotencyMiddleware:
         quotas = Quotas(quota_storage)
         if self.gate.has_quota:
             _ = quotas.limiter  # says at start-up what is missing
-        self.perform = counting(performer(self.store, listener), quotas)
+        self.perform = performer(self.store, listener, counting(quotas))
         self.keeper = Keeper(self.store, listener)
         self.background = Background()
         self.waiters = Waiters(waiters_max)

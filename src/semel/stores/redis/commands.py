@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from hashlib import sha1
 from importlib.resources import files
 from typing import Any
@@ -22,8 +21,7 @@ class LoginRefused(StoreMisconfigured):
     """The server does not know the user, or not by this password."""
 
 
-@dataclass(frozen=True, slots=True)
-class Command(Effect[Any]):
+class Command(Effect[Any], frozen=True):
     """One Redis command. The reply is the driver's, in bytes."""
 
     words: tuple[Word, ...]

@@ -5,7 +5,6 @@ own.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from semel.core.effects import Effect, Plan, T
@@ -13,8 +12,7 @@ from semel.core.effects import Effect, Plan, T
 Rows = Sequence[tuple[Any, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class Statement(Effect[Rows]):
+class Statement(Effect[Rows], frozen=True):
     """SQL in the engine's own placeholder style, with what fills it.
 
     The reply is the rows (empty when there are none).

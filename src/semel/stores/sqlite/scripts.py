@@ -7,7 +7,6 @@ once when another process has written. Times come from outside, because SQLite h
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from semel.core import model
@@ -20,8 +19,7 @@ C = TypeVar("C")
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True)
-class Look(Effect["Claimed | None"]):
+class Look(Effect["Claimed | None"], frozen=True):
     """Answer a claim without writing, or None when it may be granted. So a replay never waits for the write lock."""
 
     claim: Claim
@@ -31,8 +29,7 @@ def look_first(call: Effect[Any]) -> Effect[Any] | None:
     return Look(call) if isinstance(call, Claim) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Purge(Effect[int]):
+class Purge(Effect[int], frozen=True):
     limit: int
 
 
