@@ -101,9 +101,11 @@ class Keeper:
         self._on_event = on_event
         self._rounds = PerProcess(lambda: Rounds(store))
 
-    def keep(self, lease: Lease, *, lease_ms: int, on_lost: Callable[[], None] | None = None) -> Kept:
-        """Renew `lease` until `stop`."""
-        kept = Kept(lease, lease_ms, on_lost, self._on_event)
+    def keep(
+        self, lease: Lease, *, lease_ms: int, on_lost: Callable[[], None] | None = None, on_event: OnEvent | None = None
+    ) -> Kept:
+        """Renew `lease` until `stop`. `on_event`, or else the listener of all, is told when it is lost."""
+        kept = Kept(lease, lease_ms, on_lost, on_event or self._on_event)
         self._rounds.get().add(kept, RENEW_PART)
         return kept
 
@@ -174,9 +176,11 @@ class AsyncKeeper:
         self._on_event = on_event
         self._rounds = PerLoop(lambda: AsyncRounds(store, asyncio.get_running_loop()))
 
-    def keep(self, lease: Lease, *, lease_ms: int, on_lost: Callable[[], None] | None = None) -> Kept:
-        """Renew `lease` until `stop`. Costs no task and, while another timer is due before, no timer."""
-        kept = Kept(lease, lease_ms, on_lost, self._on_event)
+    def keep(
+        self, lease: Lease, *, lease_ms: int, on_lost: Callable[[], None] | None = None, on_event: OnEvent | None = None
+    ) -> Kept:
+        """The same. Costs no task and, while another timer is due before, no timer."""
+        kept = Kept(lease, lease_ms, on_lost, on_event or self._on_event)
         self._rounds.get().add(kept, RENEW_PART)
         return kept
 

@@ -16,6 +16,7 @@ import pytest
 import semel
 from functions.shop import PATIENCE_S, Receipt, lines, payments, start, when_over
 from semel.events import Event, EventKind
+from semel.testing.clock import ManualClock
 from servers.redis import RedisServer
 from waiting import until
 
@@ -84,6 +85,71 @@ def test_a_stopped_executor_gets_what_its_successor_stored(
     (first, second) = [line.split() for line in lines(ledger)]
     assert (first[1], second[1]) == ("1", "2")
     assert first[2] == second[2]  # the derived key is the same in every attempt
+
+
+LAPSING = semel.Policy(guarantee="at-least-once", lease=0.03)
+
+
+def kinds(events: list[Event]) -> list[EventKind]:
+    return [event.kind for event in events if event.kind is not EventKind.IN_FLIGHT]
+
+
+def lost(events: list[Event]) -> bool:
+    return EventKind.LEASE_LOST in kinds(events)
+
+
+def test_a_lost_lease_is_told_to_the_listener_of_its_own_call() -> None:
+    """Both calls are on one store, which has one keeper."""
+    clock = ManualClock()
+    store = semel.open_store("memory://", clock=clock)
+    mine, theirs, effects = list[Event](), list[Event](), list[str]()
+
+    def succeed() -> str:
+        effects.append("theirs")
+        return "theirs"
+
+    def take_over() -> str:
+        clock.advance(LAPSING.lease_ms)  # a renewal may come in between: then it is in progress, and lapses again
+        return semel.run("order", succeed, store=store, scope="pay", policy=LAPSING, on_event=theirs.append)
+
+    def overtaken() -> str:
+        effects.append("mine")
+        assert when_over(take_over) == "theirs"
+        until(lambda: lost(mine))
+        return "mine"
+
+    assert semel.run("order", overtaken, store=store, scope="pay", policy=LAPSING, on_event=mine.append) == "theirs"
+    assert kinds(mine) == [EventKind.CLAIMED, EventKind.LEASE_LOST, EventKind.SUPERSEDED]
+    assert kinds(theirs) == [EventKind.TAKEN_OVER, EventKind.COMPLETED]
+    assert {(event.owner, event.attempt) for event in mine} == {(mine[0].owner, 1)}
+    assert effects == ["mine", "theirs"]
+
+
+def test_a_lost_lease_is_told_on_a_loop() -> None:
+    clock = ManualClock()
+    mine, theirs, effects = list[Event](), list[Event](), list[str]()
+
+    async def main() -> str:
+        store = semel.open_async_store("memory://", clock=clock)
+
+        async def succeed() -> str:
+            effects.append("theirs")
+            return "theirs"
+
+        async def overtaken() -> str:
+            effects.append("mine")
+            clock.advance(LAPSING.lease_ms)  # no renewal comes in between: nothing is awaited before the claim
+            await semel.arun("order", succeed, store=store, scope="pay", policy=LAPSING, on_event=theirs.append)
+            while not lost(mine):
+                await asyncio.sleep(0.01)
+            return "mine"
+
+        return await semel.arun("order", overtaken, store=store, scope="pay", policy=LAPSING, on_event=mine.append)
+
+    assert asyncio.run(asyncio.wait_for(main(), PATIENCE_S)) == "theirs"
+    assert kinds(mine) == [EventKind.CLAIMED, EventKind.LEASE_LOST, EventKind.SUPERSEDED]
+    assert kinds(theirs) == [EventKind.TAKEN_OVER, EventKind.COMPLETED]
+    assert effects == ["mine", "theirs"]
 
 
 def test_after_a_fork(sqlite_url: str, ledger: Path) -> None:

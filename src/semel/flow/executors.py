@@ -38,7 +38,8 @@ class Executor:
         self._definition = definition
         self._begin = begin
         self._kept: Kept | None = None
-        self._plain = performer(front.store, logged(definition.settings.on_event))
+        self._listener = logged(definition.settings.on_event)
+        self._plain = performer(front.store, self._listener)
 
     def run(self, plan: Plan[T]) -> T:
         try:
@@ -53,7 +54,8 @@ class Executor:
             case Transact():
                 return self._transact(effect)
             case Keep(lease):
-                self._kept = self._front.keeper.keep(lease, lease_ms=self._definition.step_policy.lease_ms)
+                lease_ms = self._definition.step_policy.lease_ms
+                self._kept = self._front.keeper.keep(lease, lease_ms=lease_ms, on_event=self._listener)
             case LetGo():
                 self._let_go()
             case Scan(filter, cursor, limit):
@@ -110,7 +112,8 @@ class AsyncExecutor:
         self._definition = definition
         self._begin = begin
         self._kept: Kept | None = None
-        self._plain = async_performer(front.store, logged(definition.settings.on_event))
+        self._listener = logged(definition.settings.on_event)
+        self._plain = async_performer(front.store, self._listener)
 
     async def run(self, plan: Plan[T]) -> T:
         try:
@@ -125,7 +128,8 @@ class AsyncExecutor:
             case Transact():
                 return await self._transact(effect)
             case Keep(lease):
-                self._kept = self._front.keeper.keep(lease, lease_ms=self._definition.step_policy.lease_ms)
+                lease_ms = self._definition.step_policy.lease_ms
+                self._kept = self._front.keeper.keep(lease, lease_ms=lease_ms, on_event=self._listener)
             case LetGo():
                 self._let_go()
             case Scan(filter, cursor, limit):

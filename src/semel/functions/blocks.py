@@ -23,7 +23,7 @@ from semel.core.effects import Effect
 from semel.core.fingerprint import digest
 from semel.core.protocol import Run, Settlement
 from semel.core.records import Key, Record
-from semel.drive import adrive, drive
+from semel.drive import adrive, drive, logged
 from semel.errors import Misuse, OutcomeUnknown, ResultNotKept, Superseded
 from semel.functions.front import AsyncFront, Front, async_front_of, front_of
 from semel.functions.plans import Answer, Ask, Call, Ended, Found, ResolveSeen, Unprotected, answered, not_kept
@@ -186,7 +186,8 @@ class Block(Generic[R]):
     def _begun(self, begun: Run | Unprotected | Found[R], front: Front | AsyncFront) -> BlockOperation[R]:
         match begun:
             case Run(lease):
-                self._kept = front.keeper.keep(lease, lease_ms=self._call.policy.lease_ms)
+                listener = logged(self._settings.on_event)
+                self._kept = front.keeper.keep(lease, lease_ms=self._call.policy.lease_ms, on_event=listener)
                 self._protected = True
                 operation = BlockOperation[R](lease, self._kept)
             case Unprotected(lease):
