@@ -1,16 +1,24 @@
-"""One prepared database of each kind for a module, and a way to run a step in any mode."""
+"""One prepared database of each kind for a module, and a way to play a scenario in any mode."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from transaction.modes import prepare
+from transaction.stage import Stage
 
 
 @pytest.fixture(scope="module")
 def urls(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     folder: Path = tmp_path_factory.mktemp("shop")
     return {"postgres": prepare(postgres_url), "sqlite": prepare(f"sqlite:///{folder}/shop.db")}
+
+
+@pytest.fixture(scope="module")
+def stage(urls: Mapping[str, str]) -> Iterator[Stage]:
+    made = Stage(urls)
+    yield made
+    made.close()

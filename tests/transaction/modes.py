@@ -14,6 +14,7 @@ import aiosqlite
 import asyncpg
 import psycopg
 import sqlalchemy as sa
+from psycopg import sql
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
@@ -21,8 +22,15 @@ import semel
 
 CREATE = "CREATE TABLE effects (id integer PRIMARY KEY, name text NOT NULL)"
 CREATE_POSTGRES = CREATE.replace("integer PRIMARY", "bigserial PRIMARY")
+FIND_DEADLOCKS = "ALTER DATABASE {} SET deadlock_timeout = {}"
 INSERT = "INSERT INTO effects (name) VALUES ({})"
-LEVELS = {"read committed": 1, "repeatable read": 2, "serializable": 3}
+LEVELS = {"read uncommitted": 1, "read committed": 2, "repeatable read": 3, "serializable": 4}
+SNAPSHOTS = ("repeatable read", "serializable")
+ON_POSTGRES = ("read committed", *SNAPSHOTS)
+ON_SQLITE = ("DEFERRED", "IMMEDIATE")
+ON_DJANGOS_SQLITE = (*ON_SQLITE, "EXCLUSIVE")
+ON_SQLALCHEMYS_SQLITE = ("", "serializable", "read uncommitted")
+DEADLOCK_MS = 50
 TIMEOUT_S = 20
 
 
@@ -45,9 +53,22 @@ class Mode:
     begin: Callable[..., Any]
     write: Callable[[Any, str], Any]
     is_async: bool = False
+    levels: tuple[str, ...] = ON_POSTGRES
 
     def opener(self, url: str, level: str = "") -> Callable[[], Any]:
         return partial(self.begin, url, level)
+
+    def execute(self, connection: Any, sql: str) -> Any:
+        """A statement without parameters, in the driver's own way; a coroutine if async. Django's cursor is closed."""
+        if self in DJANGO:
+            with connection.cursor() as cursor:
+                cursor.execute(sql)
+            return None
+        return connection.execute(sa.text(sql) if self.name.startswith("sqlalchemy") else sql)
+
+    def end(self, connection: Any, how: str) -> Any:
+        """`commit` or `rollback`, behind the back of whoever began."""
+        return self.execute(connection, how.upper()) if self in DJANGO else getattr(connection, how)()
 
 
 def prepare(url: str) -> str:
@@ -62,6 +83,8 @@ def prepare(url: str) -> str:
     else:
         with psycopg.connect(url) as connection:
             connection.execute(CREATE_POSTGRES)
+            database = sql.Identifier(connection.info.dbname)
+            connection.execute(sql.SQL(FIND_DEADLOCKS).format(database, DEADLOCK_MS))
     return url
 
 
@@ -76,14 +99,14 @@ def effects(url: str, name: str) -> int:
 
 def ledger(url: str) -> Counter[str]:
     """All effects, by name."""
-    sql = "SELECT name FROM effects"
+    names = "SELECT name FROM effects"
     if url.startswith("sqlite"):
         lite = sqlite3.connect(path_of(url))
-        rows = lite.execute(sql).fetchall()
+        rows = lite.execute(names).fetchall()
         lite.close()
         return Counter(name for (name,) in rows)
     with psycopg.connect(url) as connection:
-        return Counter(name for (name,) in connection.execute(sql))
+        return Counter(name for (name,) in connection.execute(names))
 
 
 # Drivers
@@ -93,7 +116,7 @@ def ledger(url: str) -> Counter[str]:
 def psycopg_connection(url: str, level: str) -> Iterator[psycopg.Connection[Any]]:
     connection = psycopg.connect(url)
     if level:
-        connection.isolation_level = psycopg.IsolationLevel(LEVELS[level] + 1)
+        connection.isolation_level = psycopg.IsolationLevel(LEVELS[level])
     with connection:
         yield connection
 
@@ -111,7 +134,7 @@ def psycopg_transaction(url: str, level: str) -> Iterator[psycopg.Connection[Any
 async def psycopg_async(url: str, level: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
     connection = await psycopg.AsyncConnection.connect(url)
     if level:
-        await connection.set_isolation_level(psycopg.IsolationLevel(LEVELS[level] + 1))
+        await connection.set_isolation_level(psycopg.IsolationLevel(LEVELS[level]))
     async with connection:
         yield connection
 
@@ -162,7 +185,7 @@ def options(url: str, level: str) -> dict[str, Any]:
     chosen: dict[str, Any] = {"poolclass": sa.NullPool}
     if url.startswith("sqlite"):
         chosen["connect_args"] = {"timeout": TIMEOUT_S}
-    elif level:
+    if level:
         chosen["isolation_level"] = level.upper()
     return chosen
 
@@ -195,12 +218,32 @@ async def sqlalchemy_async_session(driver: str, url: str, level: str) -> AsyncIt
 # Django
 
 
+def django_databases(postgres: str, sqlite: str) -> dict[str, dict[str, Any]]:
+    """The setting DATABASES: `default` and `lite`, and one more of each for every level, by its name."""
+    given = psycopg.conninfo.conninfo_to_dict(postgres)
+    on_postgres = {"ENGINE": "django.db.backends.postgresql", "NAME": given["dbname"]}
+    on_postgres |= {name.upper(): str(given[name]) for name in ("user", "password", "host", "port") if name in given}
+    on_sqlite = {"ENGINE": "django.db.backends.sqlite3", "NAME": path_of(sqlite)}
+    databases: dict[str, dict[str, Any]] = {"default": {**on_postgres}}
+    databases["lite"] = {**on_sqlite, "OPTIONS": {"timeout": TIMEOUT_S}}
+    for level, number in LEVELS.items():
+        chosen: dict[str, Any] = {"isolation_level": psycopg.IsolationLevel(number)}
+        databases[f"default {level}"] = {**on_postgres, "OPTIONS": chosen}
+    for level in ON_DJANGOS_SQLITE:
+        databases[f"lite {level}"] = {**on_sqlite, "OPTIONS": {"timeout": TIMEOUT_S, "transaction_mode": level}}
+    return databases
+
+
 @contextmanager
 def django_atomic(alias: str, url: str, level: str) -> Iterator[Any]:
     from django.db import connections, transaction
 
-    with transaction.atomic(using=alias):
-        yield connections[alias]
+    using = f"{alias} {level}".strip()
+    try:
+        with transaction.atomic(using=using):
+            yield connections[using]
+    finally:
+        connections[using].close()
 
 
 def django_write(connection: Any, name: str) -> None:
@@ -239,9 +282,10 @@ def _sqlalchemy(driver: str, database: str, *, is_async: bool) -> list[Mode]:
         else (sqlalchemy_connection, sqlalchemy_session)
     )
     write: Callable[[Any, str], Any] = orm_async_write if is_async else orm_write
+    levels = ON_POSTGRES if database == "postgres" else ON_SQLALCHEMYS_SQLITE
     return [
-        Mode(f"sqlalchemy-{driver}-connection", database, partial(connect, driver), text_write, is_async),
-        Mode(f"sqlalchemy-{driver}-session", database, partial(session, driver), write, is_async),
+        Mode(f"sqlalchemy-{driver}-connection", database, partial(connect, driver), text_write, is_async, levels),
+        Mode(f"sqlalchemy-{driver}-session", database, partial(session, driver), write, is_async, levels),
     ]
 
 
@@ -252,13 +296,13 @@ MODES = [
     Mode("asyncpg", "postgres", asyncpg_transaction, asyncpg_write, is_async=True),
     *_sqlalchemy("psycopg", "postgres", is_async=False),
     *_sqlalchemy("asyncpg", "postgres", is_async=True),
-    Mode("sqlite3", "sqlite", sqlite_connection, plain("?")),
-    Mode("aiosqlite", "sqlite", aiosqlite_connection, plain("?"), is_async=True),
+    Mode("sqlite3", "sqlite", sqlite_connection, plain("?"), levels=ON_SQLITE),
+    Mode("aiosqlite", "sqlite", aiosqlite_connection, plain("?"), is_async=True, levels=ON_SQLITE),
     *_sqlalchemy("pysqlite", "sqlite", is_async=False),
     *_sqlalchemy("aiosqlite", "sqlite", is_async=True),
 ]
 DJANGO = [
-    Mode("django-postgres", "postgres", partial(django_atomic, "default"), django_write),
-    Mode("django-sqlite", "sqlite", partial(django_atomic, "lite"), django_write),
+    Mode("django-postgres", "postgres", partial(django_atomic, "default"), django_write, levels=tuple(LEVELS)),
+    Mode("django-sqlite", "sqlite", partial(django_atomic, "lite"), django_write, levels=ON_DJANGOS_SQLITE),
 ]
 Begin = AbstractContextManager[Any] | AbstractAsyncContextManager[Any]

@@ -15,7 +15,6 @@ import asyncpg
 import psycopg
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
 import semel
@@ -24,6 +23,7 @@ from semel.transaction import within
 from semel.transaction.drivers.psycopg import PsycopgDriver
 from semel.transaction.drivers.sqlalchemy import SqlalchemyDriver
 from transaction.modes import MODES, Effect, Mode, effects, path_of, sqlalchemy_url
+from transaction.stage import Stage
 
 each_mode = pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 NO_RESULT: Any = object()
@@ -40,8 +40,6 @@ def operate(mode: Mode, url: str, key: str, *, end: str = "", result: Any = NO_R
             op.result = key if result is NO_RESULT else result
             if end == "raise":
                 raise ArithmeticError("on purpose")
-            if end:
-                getattr(connection, end)()
         return op.result, "ran"
 
     async def tasks() -> Any:
@@ -52,8 +50,6 @@ def operate(mode: Mode, url: str, key: str, *, end: str = "", result: Any = NO_R
             op.result = key if result is NO_RESULT else result
             if end == "raise":
                 raise ArithmeticError("on purpose")
-            if end:
-                await getattr(connection, end)()
         return op.result, "ran"
 
     return asyncio.run(tasks()) if mode.is_async else sync()
@@ -83,33 +79,7 @@ def test_a_rollback_takes_the_record_along(mode: Mode, urls: Mapping[str, str]) 
     assert effects(url, key) == 1
 
 
-ENDS = [
-    (mode, end)
-    for mode in MODES
-    for end in ("commit", "rollback")
-    if mode.name not in ("asyncpg", "psycopg-transaction")
-]
-
-
-@pytest.mark.parametrize(("mode", "end"), ENDS, ids=lambda part: part if isinstance(part, str) else part.name)
-def test_ending_the_transaction_inside_of_the_block_is_refused(mode: Mode, end: str, urls: Mapping[str, str]) -> None:
-    """SQLAlchemy refuses by itself to go on in a transaction that was ended."""
-    url, key = urls[mode.database], f"{mode.name}.ended by {end}"
-    with pytest.raises((Misuse, sa.exc.InvalidRequestError, sqlite3.OperationalError)):
-        operate(mode, url, key, end=end)
-    with semel.open_store(url) as store:  # type: ignore[attr-defined]
-        record = store.get(semel.Key("", "operation", key))
-    if end == "commit":  # the effect is there, and nobody may say that it is all of the work
-        assert record is not None
-        assert record.in_progress()
-        with pytest.raises(OutcomeUnknown):
-            operate(mode, url, key)
-    else:
-        assert record is None
-    assert effects(url, key) == (1 if end == "commit" else 0)
-
-
-def test_ending_it_with_statements_is_refused_too(urls: Mapping[str, str]) -> None:
+def test_ending_the_transaction_with_statements_is_refused(urls: Mapping[str, str]) -> None:
     async def on_asyncpg() -> None:
         connection = await asyncpg.connect(urls["postgres"])
         async with connection.transaction(), within(connection).operation("asyncpg.commit") as op:
@@ -171,10 +141,6 @@ def test_autocommit_is_refused_on_every_driver(urls: Mapping[str, str]) -> None:
         pytest.raises(StoreMisconfigured, match="autocommit"),
     ):
         within(connection).operation("a").__enter__()
-    for url in (sqlalchemy_url(postgres, "psycopg"), sqlalchemy_url(sqlite, "pysqlite")):
-        engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
-        with engine.begin() as made, pytest.raises(StoreMisconfigured, match="AUTOCOMMIT"):
-            within(made).operation("a").__enter__()
 
     async def tasks() -> None:
         connection = await asyncpg.connect(postgres)
@@ -184,13 +150,21 @@ def test_autocommit_is_refused_on_every_driver(urls: Mapping[str, str]) -> None:
         async with aiosqlite.connect(path_of(sqlite), isolation_level=None) as light:
             with pytest.raises(StoreMisconfigured, match="BEGIN IMMEDIATE"):
                 await within(light).operation("a").__aenter__()
-        for url in (sqlalchemy_url(postgres, "asyncpg"), sqlalchemy_url(sqlite, "aiosqlite")):
-            engine = create_async_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
-            async with engine.begin() as made:
-                with pytest.raises(StoreMisconfigured, match="AUTOCOMMIT"):
-                    await within(made).operation("a").__aenter__()
 
     asyncio.run(tasks())
+
+
+@pytest.mark.parametrize(
+    "mode", [mode for mode in MODES if mode.name.startswith("sqlalchemy")], ids=lambda mode: mode.name
+)
+def test_autocommit_is_refused_on_sqlalchemy(mode: Mode, urls: Mapping[str, str], stage: Stage) -> None:
+    key = f"{mode.name}.autocommit"
+    told = stage.play("ended", mode, "autocommit", key, end="")
+    assert told.startswith("StoreMisconfigured: ")
+    assert "AUTOCOMMIT" in told
+    with semel.open_store(urls[mode.database]) as store:  # type: ignore[attr-defined]
+        assert store.get(semel.Key("", "operation", key)) is None
+    assert effects(urls[mode.database], key) == 0
 
 
 OUTSIDE_ATOMIC = """

@@ -1,114 +1,140 @@
-"""Two transactions with one key: the second waits for the first, within a bound, and then replays or runs."""
+"""Two transactions with one key, by every driver at its isolation levels: the second waits for the first, within a
+bound, and then replays or runs. And what happens to those that the database gives up, or somebody else ends.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
-import threading
-import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from collections.abc import Mapping
 
 import psycopg
 import pytest
 
-from semel.errors import InProgress
-from semel.transaction import RetryTransaction, arun, run, within
+import semel
+from semel.errors import InProgress, KeyReused
+from semel.transaction import RetryTransaction, within
 from semel.transaction.errors import retry_of
-from transaction.modes import MODES, Mode, effects, path_of
+from transaction.modes import DJANGO, MODES, ON_SQLALCHEMYS_SQLITE, SNAPSHOTS, Mode, effects, path_of
+from transaction.stage import Stage
 
-CASES = [
+Urls = Mapping[str, str]
+CASES = [(mode, level) for mode in [*MODES, *DJANGO] for level in mode.levels]
+ON_POSTGRES = [case for case in CASES if case[0].database == "postgres"]
+ON_SQLITE = [case for case in CASES if case[0].database == "sqlite"]
+ONE_LEVEL = [case for case in ON_POSTGRES if case[0] in DJANGO or case[1] == "read committed"]
+"""Each driver at one level, and Django at all of them."""
+FORMS = ("psycopg", "asyncpg", "sqlalchemy-psycopg-connection", "sqlalchemy-asyncpg-session", "django-postgres")
+"""A database's error has one of these forms: the driver's own, or wrapped by those who use the driver."""
+UNDER_A_SNAPSHOT = [
     (mode, level)
-    for mode in MODES
-    for level in (
-        ("read committed", "repeatable read", "serializable")
-        if mode.database == "postgres"
-        else ("DEFERRED", "IMMEDIATE")
-        if mode.name in ("sqlite3", "aiosqlite")
-        else ("",)
-    )
+    for mode, level in ON_POSTGRES
+    if mode.name in FORMS and (level == "repeatable read" or (mode in DJANGO and level in SNAPSHOTS))
 ]
-ONE_LEVEL = list({mode.name: (mode, level) for mode, level in reversed(CASES)}.values())
-PATIENCE_S = 30.0
 
 
-def somebody_waits(url: str) -> bool:
-    """On SQLite nobody can tell: the twin has a moment to get there, and it makes no difference if it does not."""
-    if url.startswith("sqlite"):
-        time.sleep(0.01)
-        return True
-    with psycopg.connect(url) as connection:
-        sql = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        return connection.execute(sql).fetchone() is not None
+def each(cases: list[tuple[Mode, str]]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        ("mode", "level"), cases, ids=lambda part: part if isinstance(part, str) else part.name
+    )
 
 
-def twins(mode: Mode, url: str, level: str, key: str, end: Callable[[], None]) -> list[Any]:
-    """Two calls of `run`. The first does `end` in its transaction when the second waits for it."""
-    entered = threading.Event()
-
-    def ending(number: int) -> int:
-        if number == 1:
-            entered.set()
-            deadline = time.monotonic() + PATIENCE_S
-            while not somebody_waits(url):
-                assert time.monotonic() < deadline, "the twin never waited"
-                time.sleep(0.01)
-            end()
-        return number
-
-    def call(number: int) -> Any:
-        def work(connection: Any) -> int:
-            mode.write(connection, key)
-            if mode.name.endswith("session"):
-                connection.flush()
-            return ending(number)
-
-        async def awork(connection: Any) -> int:
-            await mode.write(connection, key)
-            return await asyncio.to_thread(ending, number)
-
-        begin = mode.opener(url, level)
-        if mode.is_async:
-            return asyncio.run(arun(begin, key, awork))
-        return run(begin, key, work)
-
-    with ThreadPoolExecutor(2) as pool:
-        first: Future[Any] = pool.submit(call, 1)
-        first.add_done_callback(lambda _: entered.set())
-        assert entered.wait(PATIENCE_S)
-        assert not first.done(), first.exception()
-        second = pool.submit(call, 2)
-        return [_outcome(first), _outcome(second)]
+@each(CASES)
+def test_the_second_replays_when_the_first_commits(mode: Mode, level: str, urls: Urls, stage: Stage) -> None:
+    key = f"{mode.name}.{level}.commits"
+    assert stage.play("twins", mode, level, key) == [1, 1]
+    assert effects(urls[mode.database], key) == 1
 
 
-def _outcome(future: Future[Any]) -> Any:
-    try:
-        return future.result(PATIENCE_S)
-    except ArithmeticError as error:
-        return error
+@each([*ONE_LEVEL, *ON_SQLITE])
+def test_the_second_runs_when_the_first_rolls_back(mode: Mode, level: str, urls: Urls, stage: Stage) -> None:
+    key = f"{mode.name}.{level}.rolls back"
+    assert stage.play("twins", mode, level, key, end="raise") == ["ArithmeticError: on purpose", 2]
+    assert effects(urls[mode.database], key) == 1
 
 
-@pytest.mark.parametrize(("mode", "level"), CASES, ids=lambda part: part if isinstance(part, str) else part.name)
-def test_the_second_replays_when_the_first_commits(mode: Mode, level: str, urls: Mapping[str, str]) -> None:
-    url, key = urls[mode.database], f"{mode.name}.{level}.commits"
-    assert twins(mode, url, level, key, lambda: None) == [1, 1]
+@each(UNDER_A_SNAPSHOT)
+def test_a_twin_that_cannot_see_the_first_is_told_to_retry(mode: Mode, level: str, urls: Urls, stage: Stage) -> None:
+    """Under a snapshot the record that it has waited for is not there to be read."""
+    key = f"{mode.name}.{level}.unseen"
+    first, second = stage.play("twins", mode, level, key, tries_max=1)
+    assert first == 1
+    assert second.startswith("RetryTransaction: ")
+    assert "40001" in second
+    assert effects(urls[mode.database], key) == 1
+
+
+@each(UNDER_A_SNAPSHOT)
+def test_a_serialization_failure_of_the_work_is_the_same(mode: Mode, level: str, urls: Urls, stage: Stage) -> None:
+    url, key = urls[mode.database], f"{mode.name}.{level}.outrun"
+    told = stage.play("outrun", mode, level, key, tries_max=1)
+    assert told.startswith("RetryTransaction: ")
+    assert "40001" in told
+    assert effects(url, key) == 0
+    assert stage.play("outrun", mode, level, key, tries_max=2) == 2
     assert effects(url, key) == 1
 
 
-@pytest.mark.parametrize(("mode", "level"), ONE_LEVEL, ids=lambda part: part if isinstance(part, str) else part.name)
-def test_the_second_runs_when_the_first_rolls_back(mode: Mode, level: str, urls: Mapping[str, str]) -> None:
-    url, key = urls[mode.database], f"{mode.name}.{level}.rolls back"
-
-    def end() -> None:
-        raise ArithmeticError("on purpose")
-
-    first, second = twins(mode, url, level, key, end)
-    assert (type(first), second) == (ArithmeticError, 2)
-    assert effects(url, key) == 1
+@each([case for case in ONE_LEVEL if case[0].name in FORMS])
+def test_a_deadlock_is_one_error_with_advice(mode: Mode, level: str, urls: Urls, stage: Stage) -> None:
+    key = f"{mode.name}.{level}.deadlock"
+    victim, other = sorted(stage.play("deadlock", mode, level, key))
+    assert victim.startswith("RetryTransaction: ")
+    assert "40P01" in victim
+    assert other == "ran"
+    assert effects(urls[mode.database], key) == 1
 
 
-def test_the_bound_is_kept_and_the_transaction_stays_usable(urls: Mapping[str, str]) -> None:
+@each([(mode, level) for mode, level in ON_SQLITE if level not in ("IMMEDIATE", "EXCLUSIVE")])
+def test_a_turn_to_write_that_does_not_come_is_told(mode: Mode, level: str, urls: Urls, stage: Stage) -> None:
+    """Those who begin with their turn wait for it before the block, as long as their connection does."""
+    key = f"{mode.name}.{level}.locked"
+    told, then = stage.play("locked", mode, level, key)
+    assert told.startswith("RetryTransaction: ")
+    assert "wait=" in told
+    assert then == 1
+    assert effects(urls[mode.database], key) == 1
+
+
+@each([(mode, level) for mode, level in ON_SQLITE if level == "DEFERRED" and mode.name != "sqlite3"])
+def test_reading_too_early_is_told(mode: Mode, level: str, urls: Urls, stage: Stage) -> None:
+    """Where the transaction begins with what is read. Python's module, and SQLAlchemy on it, begin with a write."""
+    key = f"{mode.name}.{level}.too early"
+    told = stage.play("too_early", mode, level, key)
+    assert told.startswith("RetryTransaction: ")
+    assert "BEGIN IMMEDIATE" in told
+    assert [effects(urls["sqlite"], name) for name in (key, f"{key}.in between")] == [0, 1]
+
+
+ENDS = [
+    (mode, level, end)
+    for mode in [*MODES, *DJANGO]
+    for level in (mode.levels if mode in DJANGO or mode.levels == ON_SQLALCHEMYS_SQLITE else ("",))
+    for end in ("commit", "rollback")
+    if mode.name not in ("asyncpg", "psycopg-transaction")
+]
+
+
+@pytest.mark.parametrize(("mode", "level", "end"), ENDS, ids=lambda part: part if isinstance(part, str) else part.name)
+def test_ending_the_transaction_inside_of_the_block_is_refused(
+    mode: Mode, level: str, end: str, urls: Urls, stage: Stage
+) -> None:
+    """SQLAlchemy refuses by itself to go on in a transaction that was ended."""
+    url, key = urls[mode.database], f"{mode.name}.{level}.ended by {end}"
+    refused = stage.play("ended", mode, level, key, end=end)
+    ways = ("Misuse: ",) if mode in DJANGO else ("Misuse: ", "InvalidRequestError: ", "OperationalError: ")
+    assert refused.startswith(ways), refused
+    with semel.open_store(url) as store:  # type: ignore[attr-defined]
+        record = store.get(semel.Key("", "operation", key))
+    if end == "commit":  # the effect is there, and nobody may say that it is all of the work
+        assert record is not None
+        assert record.in_progress()
+        assert stage.play("ended", mode, level, key, end="").startswith("OutcomeUnknown: ")
+    else:
+        assert record is None
+    assert effects(url, key) == (1 if end == "commit" else 0)
+
+
+def test_the_bound_is_kept_and_the_transaction_stays_usable(urls: Urls) -> None:
     url = urls["postgres"]
     with psycopg.connect(url) as first, psycopg.connect(url) as second:
         second.execute("SET lock_timeout = '7s'")
@@ -125,7 +151,19 @@ def test_the_bound_is_kept_and_the_transaction_stays_usable(urls: Mapping[str, s
     assert effects(url, "before the twin") == 1
 
 
-def test_the_lock_timeout_is_as_before_after_waiting(urls: Mapping[str, str]) -> None:
+def test_another_fingerprint_is_in_progress_until_the_first_commits(urls: Urls) -> None:
+    """Nobody else can read the record of an open transaction, so nobody can compare its fingerprint."""
+    with psycopg.connect(urls["postgres"]) as first, psycopg.connect(urls["postgres"]) as second:
+        with within(first).operation("compared", fingerprint="one") as op:
+            assert not op.replayed
+            with pytest.raises(InProgress):
+                within(second).operation("compared", fingerprint="another", wait=0.05).__enter__()
+        first.commit()
+        with pytest.raises(KeyReused):
+            within(second).operation("compared", fingerprint="another").__enter__()
+
+
+def test_the_lock_timeout_is_as_before_after_waiting(urls: Urls) -> None:
     """A collision of the advisory locks of two keys only means that the long way is taken."""
     url = urls["postgres"]
     with psycopg.connect(url) as other, psycopg.connect(url) as connection:
@@ -141,44 +179,7 @@ def test_the_lock_timeout_is_as_before_after_waiting(urls: Mapping[str, str]) ->
             assert (op.replayed, op.result) == (True, "the long way")
 
 
-def test_a_deadlock_is_one_error_with_advice(urls: Mapping[str, str]) -> None:
-    url = urls["postgres"]
-    barrier = threading.Barrier(2)
-
-    def both(one: str, other: str) -> str:
-        with psycopg.connect(url) as connection, within(connection).operation(one) as op:
-            assert not op.replayed
-            barrier.wait(PATIENCE_S)
-            with within(connection).operation(other) as inner:
-                assert not inner.replayed
-        return "ran"
-
-    with ThreadPoolExecutor(2) as pool:
-        futures = [pool.submit(both, *keys) for keys in (("dead", "lock"), ("lock", "dead"))]
-        errors = [future.exception(PATIENCE_S) for future in futures]
-    assert sum(isinstance(error, RetryTransaction) for error in errors) >= 1
-    assert "40P01" in str(next(error for error in errors if isinstance(error, RetryTransaction)))
-
-
-def test_a_serialization_failure_of_the_work_is_the_same_error(urls: Mapping[str, str]) -> None:
-    url = urls["postgres"]
-    with psycopg.connect(url) as connection, psycopg.connect(url) as other:
-        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        connection.execute("INSERT INTO effects (id, name) VALUES (-1, 'contended')")
-        connection.commit()
-        block = within(connection).operation("serialized")
-        assert not block.__enter__().replayed
-        connection.execute("SELECT 1 FROM effects").fetchall()
-        other.execute("UPDATE effects SET name = 'changed' WHERE id = -1")
-        other.commit()
-        with pytest.raises(psycopg.errors.SerializationFailure) as caught:
-            connection.execute("UPDATE effects SET name = 'lost' WHERE id = -1")
-        with pytest.raises(RetryTransaction, match="40001"):
-            block.__exit__(type(caught.value), caught.value, None)
-        connection.rollback()
-
-
-def test_sqlite_says_to_begin_immediately_when_it_has_read_too_early(urls: Mapping[str, str]) -> None:
+def test_sqlite_says_to_begin_immediately_when_it_has_read_too_early(urls: Urls) -> None:
     path = path_of(urls["sqlite"])
     first, second = sqlite3.connect(path, isolation_level=None), sqlite3.connect(path, isolation_level=None, timeout=0)
     second.execute("BEGIN")

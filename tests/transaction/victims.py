@@ -18,7 +18,7 @@ from django.conf import settings
 from semel.transaction import within
 from semel.transaction.drivers import aiosqlite, asyncpg, psycopg, sqlalchemy, sqlite3
 from semel.transaction.drivers import django as on_django
-from transaction.modes import DJANGO, MODES, Mode, path_of
+from transaction.modes import DJANGO, MODES, Mode, django_databases
 
 RESULT = {"answer": 42}
 POINTS_MAX = 30
@@ -123,18 +123,7 @@ def child(mode: Mode, url: str, keys: Sequence[str], fatal: int | None) -> bool:
 
 
 def configure(postgres: str, sqlite: str, **more: Any) -> None:
-    database, _, place = postgres.rpartition("/")[2], None, postgres.partition("@")[2].partition("/")[0]
-    host, _, port = place.partition(":")
-    user = postgres.partition("://")[2].partition("@")[0]
-    on_postgres = {
-        "ENGINE": "django.db.backends.postgresql",
-        "NAME": database,
-        "USER": user,
-        "HOST": host,
-        "PORT": port,
-    }
-    on_sqlite = {"ENGINE": "django.db.backends.sqlite3", "NAME": path_of(sqlite), "OPTIONS": {"timeout": 20}}
-    settings.configure(DATABASES={"default": on_postgres, "lite": on_sqlite}, USE_TZ=True, **more)
+    settings.configure(DATABASES=django_databases(postgres, sqlite), USE_TZ=True, **more)
     django.setup()
 
 
