@@ -127,6 +127,8 @@ class Keyed:
             if waiting:
                 self._front.waiters.leave()
         match decision:
+            case Replay():
+                return Answered(self.answers.answer(decision), replayed=True)
             case Run():
                 return decision
             case Undecided() if self.policy.on_store_error == "open":
@@ -137,7 +139,7 @@ class Keyed:
                 return Answered(self.accepted())
             case _:
                 pass
-        return Answered(self.answers.answer(decision), replayed=isinstance(decision, Replay))
+        return Answered(self.answers.answer(decision))
 
     def accepted(self) -> Response:
         """202, with the place where to ask how it ended."""

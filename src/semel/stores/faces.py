@@ -12,6 +12,7 @@ from semel.core.effects import Claim, Complete, Effect, Read, Release, Remove, R
 from semel.core.records import Claimed, Key, Lease, Record, Result
 
 T = TypeVar("T")
+PLANNED = ("claim", "renew", "complete", "release", "get")
 
 
 class Face(ABC):
@@ -21,7 +22,7 @@ class Face(ABC):
     def _call(self, call: Effect[T]) -> T: ...
 
     def answering(self) -> Callable[[Effect[Any]], Any] | None:
-        return self._call if _unchanged(type(self), Face) else None
+        return self._call if _unchanged(self, Face) else None
 
     def claim(
         self, key: Key, fingerprint: str, *, owner: str, lease_ms: int, retention_ms: int, takeover: bool
@@ -69,7 +70,7 @@ class AsyncFace(ABC):
     async def _call(self, call: Effect[T]) -> T: ...
 
     def answering(self) -> Callable[[Effect[Any]], Any] | None:
-        return self._call if _unchanged(type(self), AsyncFace) else None
+        return self._call if _unchanged(self, AsyncFace) else None
 
     async def claim(
         self, key: Key, fingerprint: str, *, owner: str, lease_ms: int, retention_ms: int, takeover: bool
@@ -110,9 +111,10 @@ class AsyncFace(ABC):
         await self.close()
 
 
-def _unchanged(cls: type, face: type) -> bool:
-    """Whether `cls` leaves to `face` how the calls of plans are named: its subclass may count or change them."""
-    return all(getattr(cls, name) is getattr(face, name) for name in ("claim", "renew", "complete", "release", "get"))
+def _unchanged(store: object, face: type) -> bool:
+    """Whether `store` leaves to `face` what plans call: a subclass, or whoever put a wrapper on it, does more there."""
+    own, cls = vars(store), type(store)
+    return all(name not in own and getattr(cls, name) is getattr(face, name) for name in PLANNED)
 
 
 def _remove(seen: Record, *, expire: bool = False) -> Remove:
