@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from benchmarks.apps import BARE, SEMEL
+from benchmarks.apps import AT_ONCE, BARE, SEMEL
 from benchmarks.at_store import PYTHON, C
 from benchmarks.places import DURABLE, STORES, TITLES
 from benchmarks.results import BYTES, MICROSECONDS, P50, P99, PER_SECOND, Measure, Results, ratio
@@ -72,7 +72,7 @@ def best_peer(results: Results, case: str, store: str, load: int) -> Measure | N
         each
         for each in results.measures("http")
         if (each.case, each.store, each.load, each.unit) == (case, store, load, PER_SECOND)
-        and each.who not in (BARE, SEMEL)
+        and each.who not in (BARE, AT_ONCE, SEMEL)
     ]
     return max(found, key=lambda each: each.middle, default=None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from benchmarks.apps import BARE, SEMEL
+from benchmarks.apps import AT_ONCE, BARE, SEMEL
 from benchmarks.at_store import PYTHON, C
 from benchmarks.exactly_once import ALONE
 from benchmarks.goals import goals, shown
@@ -120,14 +120,16 @@ def contenders(results: Results) -> str:
 def connections(results: Results) -> str:
     """semel as the load grows, beside the bare application at the same load."""
     loads = sorted({each.load for each in results.measures("http") if each.case == "first"})
+    shown = {"an application that answers at once": ("no key", AT_ONCE, ""), "no key": ("no key", SEMEL, "memory")}
+    shown |= {f"{case}, {TITLES[store]}": (case, SEMEL, store) for case in ("first", "replay") for store in STORES}
     rows: list[Row] = []
-    for case, store in [("no key", "memory"), *((case, store) for case in ("first", "replay") for store in STORES)]:
+    for title, at in shown.items():
         cells = []
         for load in loads:
             bare = results.find("http", "no key", BARE, "", load, PER_SECOND)
-            cells.append(times(ratio(results.find("http", case, SEMEL, store, load, PER_SECOND), bare)))
+            cells.append(times(ratio(results.find("http", *at, load, PER_SECOND), bare)))
         if any(cells):
-            rows.append([case if case == "no key" else f"{case}, {TITLES[store]}", *cells])
+            rows.append([title, *cells])
     return table(["of the bare app", *(counted(load, "connection") for load in loads)], rows)
 
 

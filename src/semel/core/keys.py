@@ -35,9 +35,9 @@ def read_key(headers: Sequence[tuple[bytes, bytes]], names: Sequence[bytes], pol
     if not b"".join(values).islower():  # ASGI says that they are
         headers = [(header.lower(), value) for header, value in headers]
         values = dict(headers)
-    sent = [name for name in names if name in values]
-    if not sent:
+    if values.keys().isdisjoint(names):
         return None
+    sent = [name for name in names if name in values]
     if len(values) < len(headers):  # something was sent more than once
         for name in sent:
             if sum(header == name for header, _ in headers) > 1:

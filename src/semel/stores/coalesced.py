@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from semel.batch import Batcher
@@ -34,13 +34,12 @@ class CoalescedFace(AsyncFace):
     def _lane(self, call: Effect[Any]) -> object:
         return type(call)
 
-    async def _call(self, call: Effect[T]) -> T:
-        lanes = self._lanes.get()
-        lane = lanes.get(self._lane(call))
+    def _call(self, call: Effect[T]) -> Coroutine[Any, Any, T]:
+        lanes, name = self._lanes.get(), self._lane(call)
+        lane = lanes.get(name)
         if lane is None:
-            lane = lanes[self._lane(call)] = Batcher(self._send, orphaned=self._orphaned)
-        reply: T = await lane.call(call)
-        return reply
+            lane = lanes[name] = Batcher(self._send, orphaned=self._orphaned)
+        return lane.call(call)
 
     async def _drain(self) -> None:
         """Let everything that was asked for end. The first step of every `close`."""
