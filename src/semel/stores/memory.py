@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,7 @@ from semel.store import Clock, Counts, Filter, Finding, Page, seen_as
 from semel.stores.cursor import key_after, page, sort_key
 from semel.stores.faces import AsyncFace, Face
 from semel.stores.url import StoreUrl
-from semel.stores.waiters import AsyncWaiters, Waiters
+from semel.stores.waiters import AsyncWaiters, Waiters, woken
 
 T = TypeVar("T")
 STEPS: Mapping[type[Effect[Any]], Callable[..., tuple[Record | None, Any]]] = {
@@ -146,11 +145,7 @@ class AsyncMemoryStore(AsyncFace):
         with self._waiters.registered(key) as changed:
             if not self._records.held_by(key, owner):
                 return True
-            try:
-                await asyncio.wait_for(changed.wait(), timeout_ms / 1000)
-            except TimeoutError:
-                return False
-            return True
+            return await woken(changed, timeout_ms)
 
     async def scan(self, filter: Filter = Filter(), *, cursor: str | None = None, limit: int = 100) -> Page:
         return self._records.scan(filter, cursor, limit)

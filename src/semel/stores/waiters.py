@@ -94,3 +94,13 @@ class AsyncWaiters:
 
     def keys(self) -> list[Key]:
         return list(self._events)
+
+
+async def woken(changed: asyncio.Event, timeout_ms: int) -> bool:
+    """Sleep until the event is set; False when the time ran out first. Without a task, which `wait_for` would make."""
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            await changed.wait()
+    except TimeoutError:
+        return False
+    return True
