@@ -17,6 +17,21 @@ from weakref import WeakKeyDictionary, ref
 from semel.errors import StoreError
 
 T = TypeVar("T")
+_process = os.getpid()
+
+
+def process() -> int:
+    """The number of this process, without asking the system every time: under some sandboxes that is slow."""
+    return _process
+
+
+def _forked() -> None:
+    global _process
+    _process = os.getpid()
+
+
+if hasattr(os, "register_at_fork"):  # where processes can fork
+    os.register_at_fork(after_in_child=_forked)
 
 
 class Once:
@@ -87,15 +102,15 @@ class PerProcess(Generic[T]):
         self._first: dict[int, Once] = {}  # a parent's lock may be held by a thread that does not exist here
 
     def get(self) -> T:
-        pid = os.getpid()
+        pid = process()
         while (value := self._values.get(pid)) is None:  # again if it is being taken just now
             self._first.setdefault(pid, Once()).do(lambda: self._values.__setitem__(pid, self._make()))
         return value
 
     def take(self) -> T | None:
         """Hand out this process's value for closing, if there is one. The next use makes another one."""
-        value = self._values.pop(os.getpid(), None)
-        self._first.pop(os.getpid(), None)
+        value = self._values.pop(process(), None)
+        self._first.pop(process(), None)
         return value
 
 
@@ -109,10 +124,10 @@ class PerLoop(Generic[T]):
 
     def get(self) -> T:
         loop, last = asyncio.get_running_loop(), self._last
-        if last is not None and last[1]() is loop and last[0] == os.getpid():
+        if last is not None and last[1]() is loop and last[0] == process():
             return last[2]
         value = self._get(loop)
-        self._last = os.getpid(), ref(loop), value
+        self._last = process(), ref(loop), value
         return value
 
     def _get(self, loop: asyncio.AbstractEventLoop) -> T:
@@ -131,5 +146,5 @@ class PerLoop(Generic[T]):
         return self._here().pop(asyncio.get_running_loop(), None)
 
     def _here(self) -> WeakKeyDictionary[asyncio.AbstractEventLoop, T]:
-        here = self._values.get(pid := os.getpid())
+        here = self._values.get(pid := process())
         return self._values.setdefault(pid, WeakKeyDictionary()) if here is None else here
