@@ -13,11 +13,12 @@ from typing import Protocol
 from msgspec import Struct
 
 from semel.answers import Answers, Ended
+from semel.core.decisions import InFlight, Replay, Run, Settlement, Undecided
 from semel.core.effects import Emit, Plan, Read, do
 from semel.core.fingerprint import RequestParts
 from semel.core.http import Response
 from semel.core.prefer import respond_async
-from semel.core.protocol import InFlight, Replay, Run, Settlement, Undecided, acquire, settle
+from semel.core.protocol import acquire, settle
 from semel.core.records import Lease
 from semel.errors import StoreError
 from semel.events import Event, EventKind

@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from semel.codecs import responses
 from semel.core import http
+from semel.core.decisions import Decision, NotStored, Replay, Run, Settlement, Superseded, Undecided
 from semel.core.http import Response
 from semel.core.policy import Policy
-from semel.core.protocol import Decision, NotStored, Replay, Run, Settlement, Superseded, Undecided
 from semel.core.records import Result
 from semel.core.tables import Ending
 from semel.drive import OnEvent, ignore, tell

@@ -7,19 +7,10 @@ from msgspec.structs import replace
 
 from core.life import ANSWER, KEY, LIVE, OTHER, SAME, SUCCEEDED
 from core.scripted import AWAY, play, told, unanswered
+from semel.core.decisions import Expired, InFlight, Mismatch, Replay, Run, Undecided, Unknown, Unreadable
 from semel.core.effects import Claim, Pause, Renew, Wait
 from semel.core.policy import Policy
-from semel.core.protocol import (
-    Expired,
-    InFlight,
-    Mismatch,
-    Replay,
-    Run,
-    Undecided,
-    Unknown,
-    Unreadable,
-    acquire,
-)
+from semel.core.protocol import acquire
 from semel.core.records import Acquired, Lease, Occupied
 from semel.errors import RecordUnreadable, StoreMisconfigured
 from semel.events import EventKind

@@ -6,9 +6,7 @@ from msgspec.structs import replace
 from core.life import ANSWER, FAILED, KEY, LIVE, OTHER, REFUSAL, RETENTION_MS, SAME, SECOND, SUCCEEDED, lease_of
 from core.scripted import AWAY, Step, play, told, unanswered
 from semel.core.backoff import pauses_ms
-from semel.core.effects import Claim, Complete, Pause, Plan, Read, Release
-from semel.core.policy import Policy
-from semel.core.protocol import (
+from semel.core.decisions import (
     Expired,
     Held,
     InFlight,
@@ -23,10 +21,10 @@ from semel.core.protocol import (
     Undecided,
     Unknown,
     Unreadable,
-    abandon,
-    look,
-    settle,
 )
+from semel.core.effects import Claim, Complete, Pause, Plan, Read, Release
+from semel.core.policy import Policy
+from semel.core.protocol import abandon, look, settle
 from semel.core.records import NOBODY, Acquired, Lease, Occupied, Record, Result
 from semel.core.tables import Ending
 from semel.errors import RecordUnreadable, StoreMisconfigured

@@ -6,9 +6,10 @@ import pytest
 
 from core.life import ANSWER, FAILED, LEASE_MS, LIVE, OTHER, RETENTION_MS, SAME, SUCCEEDED, claim_by, lease_of
 from semel.core import model
+from semel.core.decisions import Expired, InFlight, Mismatch, Replay, Run, Unknown
 from semel.core.effects import Complete, Emit, Release
 from semel.core.policy import Policy
-from semel.core.protocol import Expired, InFlight, Mismatch, Replay, Run, Unknown, decide, settle
+from semel.core.protocol import decide, settle
 from semel.core.records import Acquired, Occupied, Record
 from semel.core.tables import CLAIM, SETTLE, Disposal, Ending, Situation, Verdict
 

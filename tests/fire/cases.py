@@ -11,8 +11,9 @@ from typing import TypeVar
 import pytest
 
 from semel import Acquired, Key, Lease, Policy, Record, Result, StoreUnavailable, open_async_store, open_store
+from semel.core.decisions import Decision, Run, Settlement
 from semel.core.effects import Plan
-from semel.core.protocol import Decision, Run, Settlement, acquire, settle
+from semel.core.protocol import acquire, settle
 from semel.core.records import Claimed
 from semel.core.tables import Ending
 from semel.drive import adrive, async_performer, drive, performer

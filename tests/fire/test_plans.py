@@ -6,20 +6,8 @@ import pytest
 
 from fire.cases import FINGERPRINT, Ledger, Opened, Place, execute, granted, persist, warm_up
 from semel import Key, Policy, Result
-from semel.core.protocol import (
-    InFlight,
-    NotStored,
-    Released,
-    Replay,
-    Run,
-    Stored,
-    Superseded,
-    Undecided,
-    Unknown,
-    abandon,
-    acquire,
-    settle,
-)
+from semel.core.decisions import InFlight, NotStored, Released, Replay, Run, Stored, Superseded, Undecided, Unknown
+from semel.core.protocol import abandon, acquire, settle
 from semel.core.tables import Ending
 from semel.testing.proxy import Exchange, Fault
 

@@ -10,7 +10,7 @@ import uvloop
 
 from fire.cases import ANSWER, FACES, RETENTION_MS, Ledger, claim, execute, granted, opened, persist
 from semel import Acquired, Key, Policy, StoreUnavailable, open_async_store
-from semel.core.protocol import Run, Stored
+from semel.core.decisions import Run, Stored
 from semel.store import AsyncWatchable
 from semel.testing.proxy import FaultProxy
 from servers.redis import RedisServer

@@ -10,7 +10,8 @@ import pytest
 
 from fire.cases import FACES, Ledger, Opened, Place, execute, migrated, opened, placed
 from semel import Key, Policy, StoreUnavailable
-from semel.core.protocol import Replay, Run, Stored, Undecided, abandon
+from semel.core.decisions import Replay, Run, Stored, Undecided
+from semel.core.protocol import abandon
 from semel.core.records import Lease
 from servers.postgres import PostgresServer
 from servers.redis import RedisServer

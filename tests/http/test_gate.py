@@ -4,8 +4,8 @@ import pytest
 
 from semel import Fingerprint, Policy, RequestParts, StoreMisconfigured, StoreUnavailable
 from semel.core.correlation import trace_of
+from semel.core.decisions import NotStored, Run, Superseded, Undecided
 from semel.core.http import Response
-from semel.core.protocol import NotStored, Run, Superseded, Undecided
 from semel.core.records import Key, Lease, Result
 from semel.core.tables import Ending
 from semel.gate import Admitted, Gate

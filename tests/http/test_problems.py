@@ -6,8 +6,8 @@ import pytest
 
 from semel import Policy, RecordUnreadable, StoreUnavailable
 from semel.core import http
+from semel.core.decisions import Expired, InFlight, Mismatch, Undecided, Unknown, Unreadable
 from semel.core.http import PROBLEMS, Response, ending_of, kept_headers, problem, problem_of
-from semel.core.protocol import Expired, InFlight, Mismatch, Undecided, Unknown, Unreadable
 from semel.core.records import Key, Record, State
 from semel.core.tables import Ending
 

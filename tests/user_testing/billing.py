@@ -6,7 +6,8 @@ import secrets
 from pathlib import Path
 
 from semel import Policy, Result, Store
-from semel.core.protocol import Run, Unknown, acquire, settle
+from semel.core.decisions import Run, Unknown
+from semel.core.protocol import acquire, settle
 from semel.core.records import Key
 from semel.core.tables import Ending
 from semel.drive import drive, performer

@@ -11,9 +11,10 @@ from semel.answers import Answers, without_directives
 from semel.asgi.execution import Execution
 from semel.asgi.types import Message, Receive, Scope, Send, send_response
 from semel.core import http
+from semel.core.decisions import Run
 from semel.core.fingerprint import RequestParts
 from semel.core.http import Response
-from semel.core.protocol import Run, abandon
+from semel.core.protocol import abandon
 from semel.core.records import Lease
 from semel.core.tables import Ending
 from semel.drive import adrive

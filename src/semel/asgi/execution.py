@@ -9,8 +9,8 @@ from semel.admission import Keyed
 from semel.answers import NO_ANSWER, Ended
 from semel.asgi.types import Message
 from semel.core import http
+from semel.core.decisions import Settlement, Superseded
 from semel.core.http import Response
-from semel.core.protocol import Settlement, Superseded
 from semel.core.records import Lease
 from semel.core.tables import Ending
 from semel.drive import adrive

@@ -14,8 +14,8 @@ from typing import assert_never
 
 from msgspec import Struct
 
+from semel.core.decisions import Expired, InFlight, Mismatch, Undecided, Unknown, Unreadable
 from semel.core.policy import NEVER_REPLAYED, Policy
-from semel.core.protocol import Expired, InFlight, Mismatch, Undecided, Unknown, Unreadable
 from semel.core.tables import Ending
 
 Headers = tuple[tuple[bytes, bytes], ...]

@@ -9,98 +9,36 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from msgspec import Struct
-
 from semel.core.backoff import pauses_ms
+from semel.core.decisions import (
+    Decision,
+    Expired,
+    Held,
+    InFlight,
+    Left,
+    Mismatch,
+    NotStored,
+    Released,
+    Replay,
+    Run,
+    Settlement,
+    Stored,
+    Superseded,
+    Undecided,
+    Unknown,
+    Unreadable,
+)
 from semel.core.effects import Claim, Complete, Effect, Emit, Pause, Plan, Read, Release, Renew, T, Wait, do
 from semel.core.policy import Policy
 from semel.core.records import NOBODY, Acquired, Claimed, Key, Lease, Occupied, Record, Result
+from semel.core.reports import acquired, settled
 from semel.core.tables import SETTLE, Disposal, Ending, Verdict, situation, verdict
 from semel.errors import RecordUnreadable, StoreError, StoreUnavailable
-from semel.events import Event, EventKind
 
 READ_BACK_MS = 1_000
 """How long a claim whose fate is not known is asked for again before the caller is told to come back."""
 ABANDON_MS = 60_000
 """How long an abandoned claim is released in the background; after that its lease lapses."""
-
-
-class Run(Struct, frozen=True):
-    """Do the work: the lease is yours."""
-
-    lease: Lease
-
-
-class Replay(Struct, frozen=True):
-    """Answer from the stored result without running anything."""
-
-    record: Record
-    result: Result
-
-
-class InFlight(Struct, frozen=True):
-    """The first one is still running; it is worth asking again when its lease could have ended."""
-
-    record: Record
-    retry_after_ms: int
-
-
-class Unknown(Struct, frozen=True):
-    """The executor was lost: nobody can tell from here whether the work took effect."""
-
-    record: Record | None
-
-
-class Mismatch(Struct, frozen=True):
-    """The key belongs to another request."""
-
-
-class Expired(Struct, frozen=True):
-    """The key was used, and its result is past retention."""
-
-
-class Unreadable(Struct, frozen=True):
-    """A record is there but this version cannot read it."""
-
-    error: RecordUnreadable
-
-
-class Undecided(Struct, frozen=True):
-    """The store cannot decide, so nothing may run. The claim should be abandoned in the background."""
-
-    error: StoreError
-
-
-Held = Replay | InFlight | Unknown | Mismatch | Expired | Unreadable | Undecided
-"""What a key may be found as by those who may not run its work."""
-
-
-class Stored(Struct, frozen=True):
-    """The store acknowledged the result: the answer may be sent."""
-
-
-class Released(Struct, frozen=True):
-    """The key was given back: the next repeat is a first call."""
-
-
-class Left(Struct, frozen=True):
-    """Nobody may say how it ended: the lease lapses, the outcome is unknown."""
-
-
-class Superseded(Struct, frozen=True):
-    """Somebody else took the key over: answer with what the store holds now, never with the own result."""
-
-    decision: Held
-
-
-class NotStored(Struct, frozen=True):
-    """The store did not acknowledge: the answer is sent marked, and the key never re-runs silently."""
-
-    error: StoreError
-
-
-Decision = Run | Held
-Settlement = Stored | Released | Left | Superseded | NotStored
 
 
 def decide(claimed: Claimed, fingerprint: str, policy: Policy) -> Decision:
@@ -154,7 +92,7 @@ def acquire(key: Key, fingerprint: str, owner: str, policy: Policy, *, wait_ms: 
         except StoreError as error:
             decision = Undecided(error)
         if not isinstance(decision, InFlight) or wait_ms <= 0:
-            yield Emit(_acquired(key, decision))
+            yield Emit(acquired(key, decision))
             return decision
         timeout_ms = max(1, min(wait_ms, decision.retry_after_ms))
         try:
@@ -183,7 +121,7 @@ def settle(
             settlement = Left()
         case _:
             assert_never(disposal)
-    yield Emit(_settled(lease, settlement, result))
+    yield Emit(settled(lease, settlement, result))
     return settlement
 
 
@@ -216,7 +154,7 @@ def abandon(lease: Lease) -> Plan[bool]:
     except StoreError:
         return False
     if released:
-        yield from do(Emit(_settled(lease, Released(), None)))
+        yield from do(Emit(settled(lease, Released(), None)))
     return True
 
 
@@ -275,58 +213,3 @@ def _asked(effect: Effect[T], *, budget_ms: int) -> Plan[tuple[T, bool]]:
             if now_ms - failed_ms > budget_ms:
                 raise
     return (yield effect), failed_ms is not None
-
-
-def _acquired(key: Key, decision: Decision) -> Event:
-    match decision:
-        case Run(lease):
-            return Event(
-                EventKind.CLAIMED if lease.attempt == 1 else EventKind.TAKEN_OVER, key, lease.attempt, owner=lease.owner
-            )
-        case Replay(record):
-            return Event(
-                EventKind.REPLAYED,
-                key,
-                record.attempt,
-                owner=record.owner,
-                state=record.state,
-                ran_ms=_ran_ms(record),
-            )
-        case InFlight(record):
-            return Event(EventKind.IN_FLIGHT, key, record.attempt, owner=record.owner)
-        case Unknown():
-            return Event(EventKind.UNKNOWN, key)
-        case Mismatch():
-            return Event(EventKind.MISMATCHED, key)
-        case Expired():
-            return Event(EventKind.EXPIRED, key)
-        case Unreadable(error):
-            return Event(EventKind.UNREADABLE, key, detail=str(error))
-        case Undecided(error):
-            return Event(EventKind.STORE_FAILED, key, detail=str(error))
-        case _:
-            assert_never(decision)
-
-
-def _ran_ms(record: Record) -> int | None:
-    """How long the work took. Not known after a take-over, nor when somebody else found out how it ended."""
-    if record.completed_ms is None or record.attempt != 1 or record.owner == NOBODY:
-        return None
-    return record.completed_ms - record.created_ms
-
-
-def _settled(lease: Lease, settlement: Settlement, result: Result | None) -> Event:
-    match settlement:
-        case Stored():
-            state = None if result is None else result.state
-            return Event(EventKind.COMPLETED, lease.key, lease.attempt, owner=lease.owner, state=state)
-        case Released():
-            return Event(EventKind.RELEASED, lease.key, lease.attempt, owner=lease.owner)
-        case Left():
-            return Event(EventKind.LEFT, lease.key, lease.attempt, owner=lease.owner)
-        case Superseded():
-            return Event(EventKind.SUPERSEDED, lease.key, lease.attempt, owner=lease.owner)
-        case NotStored(error):
-            return Event(EventKind.NOT_STORED, lease.key, lease.attempt, str(error), owner=lease.owner)
-        case _:
-            assert_never(settlement)

@@ -11,9 +11,10 @@ from django.http.response import HttpResponseBase
 from semel.admission import Answered, Keyed, Unprotected
 from semel.answers import NO_ANSWER, Answers, Ended
 from semel.core import http
+from semel.core.decisions import NotStored, Run, Superseded
 from semel.core.effects import Plan
 from semel.core.http import Headers
-from semel.core.protocol import NotStored, Run, Superseded, abandon
+from semel.core.protocol import abandon
 from semel.core.records import Lease
 from semel.core.tables import Ending
 from semel.django.wire import django_response, parts_of, response_of, strip_directives

@@ -11,8 +11,9 @@ import secrets
 from typing import Any, Generic
 
 from semel.codecs.values import Outcome, Raised, Returned
+from semel.core.decisions import Mismatch, NotStored, Replay, Run, Undecided, Unknown
 from semel.core.effects import Effect, Plan, Read, do
-from semel.core.protocol import Mismatch, NotStored, Replay, Run, Undecided, Unknown, acquire, decide, look, settle
+from semel.core.protocol import acquire, decide, look, settle
 from semel.core.records import Key, Lease, Record
 from semel.core.tables import Ending
 from semel.errors import InProgress, KeyReused, Misuse, OutcomeUnknown

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, assert_never
 
 from semel.codecs.values import NotKept, Outcome, Raised, Returned
-from semel.core.effects import Claim, Effect, Pause, Plan, Renew, do
-from semel.core.protocol import (
+from semel.core.decisions import (
     Decision,
     Expired,
     InFlight,
@@ -25,10 +24,9 @@ from semel.core.protocol import (
     Undecided,
     Unknown,
     Unreadable,
-    acquire,
-    decide,
-    settle,
-)  # fmt: skip
+)
+from semel.core.effects import Claim, Effect, Pause, Plan, Renew, do
+from semel.core.protocol import acquire, decide, settle  # fmt: skip
 from semel.core.records import Lease, Occupied, Record, Result
 from semel.core.tables import Ending
 from semel.errors import InProgress, NotExecuted, OutcomeUnknown, ResultNotKept, StoreError

@@ -19,9 +19,9 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar, Unpack, assert_never, overload
 
 from semel.codecs.values import NotKept, Outcome, Raised, Returned
+from semel.core.decisions import Run, Settlement
 from semel.core.effects import Effect
 from semel.core.fingerprint import digest
-from semel.core.protocol import Run, Settlement
 from semel.core.records import Key, Record
 from semel.drive import adrive, drive, logged
 from semel.errors import Misuse, OutcomeUnknown, ResultNotKept, Superseded

@@ -8,8 +8,7 @@ from threading import Semaphore
 from typing import Any, Generic, Protocol, TypeVar, assert_never
 
 from semel.codecs.values import NotKept, Outcome, Raised, Returned, tombstone
-from semel.core.effects import Effect, Plan, Renew, do
-from semel.core.protocol import (
+from semel.core.decisions import (
     Decision,
     Expired,
     Held,
@@ -22,9 +21,9 @@ from semel.core.protocol import (
     Undecided,
     Unknown,
     Unreadable,
-    acquire,
-    settle,
-)  # fmt: skip
+)
+from semel.core.effects import Effect, Plan, Renew, do
+from semel.core.protocol import acquire, settle  # fmt: skip
 from semel.core.records import Key, Lease, Record, Result
 from semel.core.tables import Ending
 from semel.errors import (

@@ -18,9 +18,10 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar, assert_never, cast
 
 from semel.codecs.values import NotKept, Raised, Returned
+from semel.core.decisions import Replay
 from semel.core.effects import Claim, Complete
 from semel.core.fingerprint import digest
-from semel.core.protocol import Replay, decide
+from semel.core.protocol import decide
 from semel.core.records import Key, Lease, Occupied, Result
 from semel.drive import adrive, drive
 from semel.errors import Misuse, ResultNotKept, Unstorable

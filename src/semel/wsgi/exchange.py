@@ -12,9 +12,9 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 from semel.admission import Answered, Keyed, Unprotected
 from semel.answers import Answers
 from semel.core import http
+from semel.core.decisions import Run
 from semel.core.fingerprint import RequestParts
 from semel.core.http import Headers, Response
-from semel.core.protocol import Run
 from semel.drive import drive
 from semel.gate import Admitted
 from semel.running import Operation, enter

@@ -16,8 +16,8 @@ from wsgiref.util import FileWrapper
 
 from semel.admission import Keyed
 from semel.answers import NO_ANSWER, Ended
+from semel.core.decisions import Settlement, Superseded
 from semel.core.http import Headers, Response
-from semel.core.protocol import Settlement, Superseded
 from semel.core.records import Lease
 from semel.core.tables import Ending
 from semel.drive import drive

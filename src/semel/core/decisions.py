@@ -1,0 +1,86 @@
+"""What a claim's reply and the end of an attempt mean for whoever asked: one value for each."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from semel.core.records import Lease, Record, Result
+from semel.errors import RecordUnreadable, StoreError
+
+
+class Run(Struct, frozen=True):
+    """Do the work: the lease is yours."""
+
+    lease: Lease
+
+
+class Replay(Struct, frozen=True):
+    """Answer from the stored result without running anything."""
+
+    record: Record
+    result: Result
+
+
+class InFlight(Struct, frozen=True):
+    """The first one is still running; it is worth asking again when its lease could have ended."""
+
+    record: Record
+    retry_after_ms: int
+
+
+class Unknown(Struct, frozen=True):
+    """The executor was lost: nobody can tell from here whether the work took effect."""
+
+    record: Record | None
+
+
+class Mismatch(Struct, frozen=True):
+    """The key belongs to another request."""
+
+
+class Expired(Struct, frozen=True):
+    """The key was used, and its result is past retention."""
+
+
+class Unreadable(Struct, frozen=True):
+    """A record is there but this version cannot read it."""
+
+    error: RecordUnreadable
+
+
+class Undecided(Struct, frozen=True):
+    """The store cannot decide, so nothing may run. The claim should be abandoned in the background."""
+
+    error: StoreError
+
+
+Held = Replay | InFlight | Unknown | Mismatch | Expired | Unreadable | Undecided
+"""What a key may be found as by those who may not run its work."""
+
+
+class Stored(Struct, frozen=True):
+    """The store acknowledged the result: the answer may be sent."""
+
+
+class Released(Struct, frozen=True):
+    """The key was given back: the next repeat is a first call."""
+
+
+class Left(Struct, frozen=True):
+    """Nobody may say how it ended: the lease lapses, the outcome is unknown."""
+
+
+class Superseded(Struct, frozen=True):
+    """Somebody else took the key over: answer with what the store holds now, never with the own result."""
+
+    decision: Held
+
+
+class NotStored(Struct, frozen=True):
+    """The store did not acknowledge: the answer is sent marked, and the key never re-runs silently."""
+
+    error: StoreError
+
+
+Decision = Run | Held
+Settlement = Stored | Released | Left | Superseded | NotStored
