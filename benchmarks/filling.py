@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-import struct
 import time
 from pathlib import Path
 
@@ -67,23 +66,18 @@ def fill_postgres(url: str, first: int, last: int, now_ms: int) -> None:
 
 
 def fill_redis(url: str, first: int, last: int, now_ms: int) -> None:
-    head = layout.HEAD.pack(
-        layout.VERSION, 1, 1, now_ms, now_ms, now_ms + RETENTION_MS, now_ms, *([0] * (_fields(layout.HEAD) - 7))
-    )
-    start = head + layout.short(OWNER) + layout.short(FINGERPRINT)
+    times = (now_ms.to_bytes(6), now_ms.to_bytes(6), (now_ms + RETENTION_MS).to_bytes(6), bytes(5))
+    end = OWNER.encode() + FINGERPRINT.encode() + layout.answer(ANSWER)
     with redis.Redis.from_url(url) as client:
         for begin in range(first, last, AT_ONCE):
             pipeline = client.pipeline(transaction=False)
             for number in range(begin, min(last, begin + AT_ONCE)):
                 framed = layout.frame(filled(number))
-                value = start + len(framed).to_bytes(2) + framed + layout.answer(ANSWER)
-                pipeline.set(layout.name_of("semel", framed), value, px=RETENTION_MS)
+                sizes = (len(framed), len(OWNER), len(FINGERPRINT))
+                head = layout.HEAD.pack(layout.VERSION, layout.SUCCEEDED, 1, *times, *sizes)
+                pipeline.set(layout.name_of(b"semel", framed), head + framed + end, px=RETENTION_MS)
             pipeline.execute()
 
 
 def _parts(key: Key) -> tuple[str, str, str]:
     return key.tenant, key.scope, key.name
-
-
-def _fields(packed: struct.Struct) -> int:
-    return len(packed.unpack(bytes(packed.size)))

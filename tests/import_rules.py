@@ -15,7 +15,7 @@ BASE_DEPENDENCIES = {"msgspec"}
 # Third-party packages that a folder or module may import when it is imported itself, because it belongs to an extra.
 EXTRAS = {
     "semel.stores.postgres": {"psycopg"},
-    "semel.stores.redis": {"redis"},
+    "semel.stores.redis": {"redis", "hiredis"},
     "semel.flask": {"flask", "werkzeug"},
     "semel.litestar": {"litestar"},
     "semel.quart": {"quart", "werkzeug"},

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -51,6 +52,70 @@ def test_threads_are_woken_by_another_process(private_redis: RedisServer, ending
             assert all(wait.result(5) for wait in waits)
         until(lambda: not listeners(driver))
         until(lambda: not [each for each in threading.enumerate() if each.name == "semel-redis-listener"])
+
+
+def reads(driver: Any) -> int:
+    return int(driver.info("commandstats")["cmdstat_get"]["calls"])
+
+
+def has_read(driver: Any, before: int) -> bool:
+    return reads(driver) > before
+
+
+@pytest.fixture
+def one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listener that comes and goes would have to look again."""
+    monkeypatch.setattr(watch, "LINGER_S", 60.0)
+
+
+@pytest.mark.usefixtures("one_connection")
+def test_a_thread_reads_once_and_not_again_when_it_is_told(private_redis: RedisServer) -> None:
+    url = private_redis.url
+    with sync_store(url) as here, sync_store(url) as there, client(url) as driver, ThreadPoolExecutor(1) as thread:
+        for number, ending in enumerate(ENDINGS.values()):
+            lease = granted(there.claim(key(number), "f", owner="owner", **CLAIM))
+            before = reads(driver)
+            wait = thread.submit(here.wait, lease.key, owner="owner", timeout_ms=LONG_MS)
+            until(partial(has_read, driver, before))
+            assert ending(there, lease)
+            assert wait.result(5)
+            assert reads(driver) == before + 2, "the waiter's, and that of the call which ended it"
+
+
+@pytest.mark.usefixtures("one_connection")
+def test_a_task_reads_once_and_not_again_when_it_is_told(private_redis: RedisServer) -> None:
+    async def run() -> None:
+        async with async_store(private_redis.url) as here, async_store(private_redis.url) as there:
+            for number, ending in enumerate(ENDINGS.values()):
+                lease = granted(await there.claim(key(number), "f", owner="owner", **CLAIM))
+                before = reads(driver)
+                wait = asyncio.create_task(here.wait(lease.key, owner="owner", timeout_ms=LONG_MS))
+                while not has_read(driver, before):
+                    await asyncio.sleep(0.002)
+                done: Any = ending(there, lease)
+                assert await done
+                assert await asyncio.wait_for(wait, 5)
+                assert reads(driver) == before + 2, "the waiter's, and that of the call which ended it"
+
+    with client(private_redis.url) as driver:
+        asyncio.run(run())
+
+
+def test_who_leaves_and_comes_back_still_hears(private_redis: RedisServer) -> None:
+    """The channel may be given up, kept or asked for again just then."""
+
+    async def run() -> None:
+        async with async_store(private_redis.url) as here, async_store(private_redis.url) as there:
+            for number in range(50):
+                lease = granted(await there.claim(key(number), "f", owner="owner", **CLAIM))
+                for _ in range(number % 5):
+                    await here.wait(lease.key, owner="owner", timeout_ms=1 + number % 3)
+                wait = asyncio.create_task(here.wait(lease.key, owner="owner", timeout_ms=LONG_MS))
+                await asyncio.sleep(number % 7 / 10_000)
+                await there.release(lease)
+                assert await asyncio.wait_for(wait, 5)
+
+    asyncio.run(run())
 
 
 def test_no_wake_up_is_missed(private_redis: RedisServer) -> None:

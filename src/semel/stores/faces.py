@@ -5,7 +5,7 @@ answers it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from semel.core.effects import Claim, Complete, Effect, Read, Release, Remove, Renew, Resolve
@@ -67,7 +67,7 @@ class AsyncFace(ABC):
     """The async face."""
 
     @abstractmethod
-    async def _call(self, call: Effect[T]) -> T: ...
+    def _call(self, call: Effect[T]) -> Coroutine[Any, Any, T]: ...
 
     def answering(self) -> Callable[[Effect[Any]], Any] | None:
         return self._call if _unchanged(self, AsyncFace) else None

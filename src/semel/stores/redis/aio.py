@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
+from hiredis import pack_command
 from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import ResponseError
 
 from semel.core.effects import Effect, Plan
 from semel.core.records import Key
@@ -19,8 +22,7 @@ from semel.stores.coalesced import CoalescedFace
 from semel.stores.local import AsyncOnce, PerLoop
 from semel.stores.redis.check import check
 from semel.stores.redis.commands import Command
-from semel.stores.redis.connect import Settings, failures
-from semel.stores.redis.layout import frame, name_of
+from semel.stores.redis.connect import Failures, Settings, ours
 from semel.stores.redis.scripts import Scripts
 from semel.stores.redis.watch import POLL_S, AsyncListener
 from semel.stores.waiters import AsyncWaiters, changed_key
@@ -33,10 +35,13 @@ class AsyncLink:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._failures = Failures(settings)
         # The driver's own time-out costs a task for each command and, before Python 3.12, can swallow a cancellation.
         options = settings.driver_options(Retry(NoBackoff(), 0), socket_timeout=None)
         self._pool = ConnectionPool.from_url(settings.url, **options)
-        self._client: Any = Redis(connection_pool=self._pool)
+        self._understand: Mapping[Any, Any] = Redis(connection_pool=self._pool).response_callbacks
+        self._connections: list[Any] = []
+        self._idle: list[Any] = []
         self._free = asyncio.Semaphore(settings.pool_max)
         self._checked = AsyncOnce()
         self.waiters = AsyncWaiters()
@@ -49,13 +54,39 @@ class AsyncLink:
 
     async def close(self) -> None:
         await self.listener.close()
-        await self._pool.disconnect()
+        for connection in self._connections:
+            await connection.disconnect()
 
     async def _perform(self, effect: Effect[Any]) -> Any:
         assert isinstance(effect, Command)
-        with failures(self._settings):
+        with self._failures:
             async with asyncio.timeout(self._settings.timeout_s), self._free:
-                return await self._client.execute_command(*effect.words)
+                reply = await self._exchange(effect.words)
+        understand = self._understand.get(effect.words[0])
+        return reply if understand is None else understand(reply)
+
+    async def _exchange(self, words: Any) -> Any:
+        """One command on a connection of its own: the driver's ways around that cost as much as the exchange itself.
+
+        One that failed or was left half-way is closed, and connects again: a late reply is nobody else's.
+        """
+        connection = self._idle.pop() if self._idle else self._connect()
+        try:
+            await self._pool.ensure_connection(connection)
+            await connection.send_packed_command(pack_command(words), check_health=False)
+            return await connection.read_response()
+        except ResponseError:
+            raise
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        finally:
+            self._idle.append(connection)
+
+    def _connect(self) -> Any:
+        connection = self._pool.connection_class(**self._pool.connection_kwargs)
+        self._connections.append(connection)
+        return connection
 
 
 class AsyncRedisStore(CoalescedFace):
@@ -63,7 +94,7 @@ class AsyncRedisStore(CoalescedFace):
 
     def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
         super().__init__()
-        self._scripts = Scripts(settings.prefix)
+        self._scripts = Scripts(settings.prefix, partial(ours, settings))
         self._clock = clock
         self._link = PerLoop(lambda: AsyncLink(settings))
         self._purged_to = 0
@@ -71,9 +102,10 @@ class AsyncRedisStore(CoalescedFace):
     async def _send(self, calls: Sequence[Any]) -> Sequence[Any]:
         link = self._link.get()
         replies = await link.run(self._scripts.answer(calls, self._now()))
-        for call, reply in zip(calls, replies, strict=True):
-            if (key := changed_key(call, reply)) is not None:
-                link.waiters.wake(key)
+        if link.waiters.keys():
+            for call, reply in zip(calls, replies, strict=True):
+                if (key := changed_key(call, reply)) is not None:
+                    link.waiters.wake(key)
         return replies
 
     async def wait(self, key: Key, *, owner: str, timeout_ms: int) -> bool:
@@ -81,18 +113,19 @@ class AsyncRedisStore(CoalescedFace):
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         link = self._link.get()
-        name = name_of(self._scripts.prefix, frame(key))
-        with link.waiters.registered(key) as changed:
-            async with link.listener.following(name, key):
-                while await self._held(key, owner):
-                    left_s = deadline - loop.time()
-                    if left_s <= 0:
-                        return False
-                    timer = loop.call_later(min(left_s, POLL_S), changed.set)
-                    await changed.wait()
-                    timer.cancel()
-                    changed.clear()
-                return True
+        name = self._scripts.name_of(key)
+        with link.waiters.registered(key) as changed, link.listener.following(name, key) as channel:
+            doubts, pause_s = channel.doubts, 0.0 if channel.confirmed else POLL_S
+            while True:
+                told = await _within(changed, min(pause_s, deadline - loop.time()))
+                if told and channel.doubts == doubts:
+                    return True
+                doubts, pause_s = channel.doubts, POLL_S
+                changed.clear()
+                if not await self._held(key, owner):
+                    return True
+                if loop.time() >= deadline:
+                    return False
 
     async def _held(self, key: Key, owner: str) -> bool:
         try:
@@ -121,3 +154,15 @@ class AsyncRedisStore(CoalescedFace):
 
     def _now(self) -> int | None:
         return None if self._clock is None else self._clock()
+
+
+async def _within(event: asyncio.Event, timeout_s: float) -> bool:
+    """Whether it is set, now or in time."""
+    if timeout_s <= 0:
+        return event.is_set()
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

@@ -33,9 +33,9 @@ class Lua:
     One that the server does not have (first use, SCRIPT FLUSH, failover) did nothing, and is sent in full.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, *names: str) -> None:
         folder = files("semel.stores.redis") / "lua"
-        self.text = "\n".join((folder / f"{part}.lua").read_text() for part in ("record", name))
+        self.text = "\n".join((folder / f"{part}.lua").read_text() for part in ("record", *names))
         self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
     def run(self, names: Sequence[bytes], words: Sequence[Word]) -> Plan[Any]:

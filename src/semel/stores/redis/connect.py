@@ -8,8 +8,6 @@ before anything is sent on it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,18 +91,26 @@ def _tls(url: StoreUrl) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value}
 
 
-@contextmanager
-def failures(settings: Settings) -> Iterator[None]:
-    """Turn whatever the driver raises into an error of ours, in words for the person who runs the server."""
-    try:
-        yield
-    except exceptions.NoScriptError as error:
-        raise ScriptMissing(str(error)) from error
-    except (exceptions.RedisError, OSError, RuntimeError) as error:  # uvloop's word for a connection that is lost
-        raise _ours(settings, error) from error
+class Failures:
+    """Turns whatever the driver raises into an error of ours, in words for the person who runs the server."""
+
+    __slots__ = ("_settings",)
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, exceptions.NoScriptError):
+            raise ScriptMissing(str(error)) from error
+        if isinstance(error, exceptions.RedisError | OSError | RuntimeError):  # uvloop's word for a lost connection
+            raise ours(self._settings, error) from error
 
 
-def _ours(settings: Settings, error: Exception) -> StoreError:
+def ours(settings: Settings, error: Exception) -> StoreError:
+    """The error of ours that says what the driver, or the server, said."""
     silence = f"nothing within {settings.timeout_ms} ms"
     said = f"{type(error).__name__}: {str(error) or silence}"  # the driver turns some of the server's words into types
     for words, kind, text in MEANINGS:

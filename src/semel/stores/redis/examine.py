@@ -42,7 +42,7 @@ def examine(settings: Settings, run: Run) -> Iterator[Finding]:
         yield _persistence(info, settings.accepted, _fsync(run))
         yield _memory(info)
     yield Finding("schema", "ok", f"records of form {VERSION} under {settings.prefix}:*; Redis needs no migrations")
-    probe = name_of(settings.prefix, frame(Key("semel", "semel doctor", "probe")))
+    probe = name_of(settings.prefix.encode(), frame(Key("semel", "semel doctor", "probe")))
     yield examining.latency(lambda: run(Command(("GET", probe))))
     yield examining.clock_skew(lambda: _now_ms(run))
     yield PROMISE

@@ -8,7 +8,7 @@ collision is found, not replayed.
 from __future__ import annotations
 
 import struct
-from base64 import urlsafe_b64encode
+from binascii import b2a_base64
 from hashlib import blake2b
 
 from semel.core.records import Key, Record, Result, State
@@ -16,34 +16,28 @@ from semel.errors import RecordUnreadable
 
 VERSION = 1
 DIGEST_SIZE = 24
-HEAD = struct.Struct(">BBIQQQQQ")
-"""version, state, attempt, created_ms, lease_until_ms, expires_ms, completed_ms, refuse_ms. After it come owner,
-fingerprint and frame, each with its length before it, and the answer, which is empty while in progress and in a
-tombstone."""
-CODES = {State.IN_PROGRESS: 0, State.SUCCEEDED: 1, State.FAILED: 2}
-STATES = {code: state for state, code in CODES.items()}
+HEAD = struct.Struct(">BBI6s6s6s5sHBB")
+"""version, state, attempt, created_ms, lease_until_ms, expires_ms, refuse_ms, and the sizes of frame, owner and
+fingerprint. These three follow, then the answer, which is empty while in progress and in a tombstone. The lease of a
+finished record ended when it was completed."""
+SUCCEEDED, FAILED = 1, 2
+STATES = (State.IN_PROGRESS, State.SUCCEEDED, State.FAILED)
 
 
 def frame(key: Key) -> bytes:
-    """The parts of a key, each with its length before it."""
-    parts = (key.tenant.encode(), key.scope.encode(), key.name.encode())
-    return b"".join([len(part).to_bytes(2) + part for part in parts])
+    """The parts of a key; none of them can contain the NUL that is between them."""
+    return f"{key.tenant}\0{key.scope}\0{key.name}".encode()
 
 
-def name_of(prefix: str, framed: bytes) -> bytes:
+def name_of(prefix: bytes, framed: bytes) -> bytes:
     """The Redis key of a record, which is also the channel on which its changes are told."""
-    return b"%s:{%s}" % (prefix.encode(), urlsafe_b64encode(blake2b(framed, digest_size=DIGEST_SIZE).digest()))
-
-
-def short(text: str) -> bytes:
-    """Text with its length before it."""
-    data = text.encode()
-    return len(data).to_bytes(1) + data
+    return b"%b:{%b}" % (prefix, b2a_base64(blake2b(framed, digest_size=DIGEST_SIZE).digest(), newline=False))
 
 
 def answer(result: Result) -> bytes:
-    """A result as the end of a value."""
-    return short(result.format) + result.payload
+    """A result as the end of a value: the format, with its length before it, and the bytes."""
+    format = result.format.encode()
+    return b"%c%b%b" % (len(format), format, result.payload)
 
 
 def to_record(value: bytes, key: Key | None = None) -> Record:
@@ -59,35 +53,39 @@ def to_record(value: bytes, key: Key | None = None) -> Record:
 
 
 def _decode(value: bytes, key: Key | None) -> Record:
-    version, code, attempt, created_ms, lease_until_ms, expires_ms, completed_ms, refuse_ms = HEAD.unpack_from(value)
+    version, code, attempt, created, lease_until, expires, refuse, *sizes = HEAD.unpack_from(value)
     if version != VERSION:
         raise ValueError(f"format {version}")
-    owner, at = _field(value, HEAD.size, 1)
-    fingerprint, at = _field(value, at, 1)
-    framed, at = _field(value, at, 2)
+    owner_at = HEAD.size + sizes[0]
+    fingerprint_at = owner_at + sizes[1]
+    answer_at = fingerprint_at + sizes[2]
+    framed = value[HEAD.size : owner_at]
+    if answer_at > len(value):
+        raise ValueError("it is cut short")
     if key is None:
         key = _unframed(framed)
     elif framed != frame(key):
         raise ValueError(f"it belongs to {_unframed(framed)}")
-    state, result = STATES[code], None
-    finished = state is not State.IN_PROGRESS
-    if finished and at < len(value):
-        format, at = _field(value, at, 1)
-        result = Result(format.decode(), value[at:], ok=state is State.SUCCEEDED)
-    times = (created_ms, lease_until_ms, expires_ms, completed_ms if finished else None)
-    return Record(key, fingerprint.decode(), state, owner.decode(), attempt, *times, result, refuse_ms)
+    owner, fingerprint = value[owner_at:fingerprint_at].decode(), value[fingerprint_at:answer_at].decode()
+    lease_until_ms, completed_ms, result = _ms(lease_until), None, None
+    if code:
+        completed_ms, result = lease_until_ms, _result(value, answer_at, code)
+    times_ms = (_ms(created), lease_until_ms, _ms(expires), completed_ms)
+    return Record(key, fingerprint, STATES[code], owner, attempt, *times_ms, result, _ms(refuse))
 
 
-def _field(value: bytes, at: int, width: int) -> tuple[bytes, int]:
-    start = at + width
-    end = start + int.from_bytes(value[at:start])
+def _result(value: bytes, at: int, code: int) -> Result | None:
+    if at == len(value):
+        return None
+    end = at + 1 + value[at]
     if end > len(value):
         raise ValueError("it is cut short")
-    return value[start:end], end
+    return Result(value[at + 1 : end].decode(), value[end:], code == SUCCEEDED)
+
+
+_ms = int.from_bytes
 
 
 def _unframed(framed: bytes) -> Key:
-    tenant, at = _field(framed, 0, 2)
-    scope, at = _field(framed, at, 2)
-    name, _ = _field(framed, at, 2)
-    return Key(tenant.decode(), scope.decode(), name.decode())
+    tenant, scope, name = framed.decode().split("\0")
+    return Key(tenant, scope, name)

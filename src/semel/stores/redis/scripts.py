@@ -10,111 +10,71 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 from semel.core import model
 from semel.core.effects import Claim, Complete, Plan, Read, Release, Remove, Renew, Resolve, do
-from semel.core.records import Acquired, Claimed, Key, Lease, Occupied, Record
-from semel.errors import RecordUnreadable
+from semel.core.records import Acquired, Claimed, Key, Lease, Occupied, Record, Result
+from semel.errors import RecordUnreadable, StoreError
 from semel.store import Counts, Filter, Page
 from semel.stores.redis.commands import Command, Lua, Word
-from semel.stores.redis.layout import CODES, answer, frame, name_of, short, to_record
+from semel.stores.redis.layout import FAILED, SUCCEEDED, answer, frame, name_of, to_record
 
 CALLS_MAX = 128
 """Calls in one script. Redis does nothing else meanwhile: this is about a millisecond."""
 REQUEST_MAX = 1_048_576
 """Bytes of answers in one script, unless a single one is larger."""
 SCAN_COUNT = 500
-CLAIM_REST = Struct(">QQ?")
-ENDING = Struct(">BQ")
+CALL = Struct(">IHB")
+"""How every call begins: its size with this, and the sizes of frame and owner."""
+TERMS = Struct(">QQ?")
+ENDING = Struct(">QBQ")
 SEEN = Struct(">QQQ?")
 COMPLETION = Struct(">BQQ")
 
-C = TypeVar("C")
-R = TypeVar("R")
-
-CLAIM, RENEW, COMPLETE, RELEASE, READ = (Lua(name) for name in ("claim", "renew", "complete", "release", "read"))
-RESOLVE, REMOVE, PURGE, COUNT = (Lua(name) for name in ("resolve", "remove", "purge", "count"))
+READ, PURGE, COUNT = Lua("read"), Lua("retention", "look", "purge"), Lua("retention", "look", "count")
 
 
 @dataclass(frozen=True, slots=True)
 class Scripts:
-    """The calls of a store whose names begin with `prefix`.
+    """The calls of a store whose names begin with `prefix`; `ours` makes the store's error of a server's.
 
-    A record that cannot be read is a reply like others, because it is the error of one caller, not of the batch.
+    A record that cannot be read is a reply like others, because it is the error of one caller, not of the batch; so is
+    what the server refused for one key.
     """
 
     prefix: str
+    ours: Callable[[Exception], StoreError]
 
-    def answer(self, calls: Sequence[Any], now_ms: int | None) -> Plan[Sequence[Any]]:
-        """Answer calls of one kind."""
-        match calls[0]:
-            case Claim():
-                return self.claim(calls, now_ms)
-            case Renew():
-                return self.renew(calls, now_ms)
-            case Complete():
-                return self.complete(calls, now_ms)
-            case Release():
-                return self.release(calls, now_ms)
-            case Read():
-                return self.read(calls, now_ms)
-            case Resolve():
-                return self.resolve(calls, now_ms)
-            case Remove():
-                return self.remove(calls, now_ms)
-            case _:
-                raise TypeError(f"no store performs {calls[0]!r}")
+    def name_of(self, key: Key) -> bytes:
+        return name_of(self.prefix.encode(), frame(key))
 
-    def claim(self, calls: Sequence[Claim], now_ms: int | None) -> Plan[list[Claimed | RecordUnreadable]]:
-        def words(call: Claim) -> bytes:
-            rest = CLAIM_REST.pack(call.lease_ms, call.retention_ms, call.takeover)
-            return short(call.fingerprint) + short(call.owner) + rest
-
-        def reply(call: Claim, found: Any, now_ms: int) -> Claimed:
-            if isinstance(found, bytes):
-                return Occupied(to_record(found, call.key), now_ms)
-            return Acquired(Lease(call.key, call.owner, *found))
-
-        return (yield from self._ask(CLAIM, calls, words, reply, now_ms))
-
-    def renew(self, calls: Sequence[Renew], now_ms: int | None) -> Plan[list[Lease | RecordUnreadable | None]]:
-        def words(call: Renew) -> bytes:
-            return short(call.lease.owner) + call.lease_ms.to_bytes(8)
-
-        def reply(call: Renew, found: Any, _: int) -> Lease | None:
-            return None if found is None else Lease(call.lease.key, call.lease.owner, *_readable(found, call.lease.key))
-
-        return (yield from self._ask(RENEW, calls, words, reply, now_ms))
-
-    def complete(self, calls: Sequence[Complete], now_ms: int | None) -> Plan[list[bool | RecordUnreadable]]:
-        def words(call: Complete) -> bytes:
-            rest = COMPLETION.pack(CODES[call.result.state], call.retention_ms, call.refuse_ms)
-            return short(call.lease.owner) + rest + answer(call.result)
-
-        return (yield from self._ask(COMPLETE, calls, words, _done, now_ms))
-
-    def release(self, calls: Sequence[Release], now_ms: int | None) -> Plan[list[bool | RecordUnreadable]]:
-        return (yield from self._ask(RELEASE, calls, lambda call: short(call.lease.owner), _done, now_ms))
-
-    def read(self, calls: Sequence[Read], now_ms: int | None) -> Plan[list[Record | RecordUnreadable | None]]:
-        def reply(call: Read, found: bytes | None, now_ms: int) -> Record | None:
-            return None if found is None else model.read(to_record(found, call.key), now_ms)
-
-        return (yield from self._ask(READ, calls, lambda call: b"", reply, now_ms))
-
-    def resolve(self, calls: Sequence[Resolve], now_ms: int | None) -> Plan[list[bool | RecordUnreadable]]:
-        def words(call: Resolve) -> bytes:
-            code, data = (0, b"") if call.result is None else (CODES[call.result.state], answer(call.result))
-            return short(call.owner) + call.attempt.to_bytes(8) + ENDING.pack(code, call.retention_ms) + data
-
-        return (yield from self._ask(RESOLVE, calls, words, _done, now_ms))
-
-    def remove(self, calls: Sequence[Remove], now_ms: int | None) -> Plan[list[bool | RecordUnreadable]]:
-        def words(call: Remove) -> bytes:
-            return short(call.owner) + SEEN.pack(call.attempt, call.created_ms, call.completed_ms or 0, call.expire)
-
-        return (yield from self._ask(REMOVE, calls, words, _done, now_ms))
+    def answer(self, calls: Sequence[Any], now_ms: int | None) -> Plan[list[Any]]:
+        """Answer calls of one kind, each with its reply or its error."""
+        kind = KINDS[type(calls[0])]
+        replies: list[Any] = []
+        prefix = self.prefix.encode()
+        while len(replies) < len(calls):
+            names: list[bytes] = []
+            told: list[bytes] = []
+            words: list[Word] = [_time(now_ms), b""]
+            for call in _some(calls, len(replies)):
+                key, owner, rest, data = kind.tell(call)
+                if data is not None:
+                    words.append(data)
+                    rest += len(words).to_bytes(2)
+                framed, who = frame(key), owner.encode()
+                names.append(name_of(prefix, framed))
+                size = CALL.size + len(framed) + len(who) + len(rest)
+                told += (CALL.pack(size, len(framed), len(who)), framed, who, rest)
+            words[1] = b"".join(told)
+            seen_ms, *found = yield from kind.lua.run(names, words)
+            for call, each in zip(calls[len(replies) :], found, strict=False):
+                try:
+                    replies.append(self.ours(each) if isinstance(each, Exception) else kind.reply(call, each, seen_ms))
+                except RecordUnreadable as error:
+                    replies.append(error)
+        return replies
 
     def purge(self, limit: int, now_ms: int | None, cursor: int) -> Plan[tuple[int, int]]:
         """Delete up to `limit` records past retention, from `cursor` on: how many, and where to go on next time."""
@@ -174,49 +134,76 @@ class Scripts:
         after, names = yield from do(Command(words))
         return int(after), sorted(set(names))
 
-    def _ask(
-        self,
-        lua: Lua,
-        calls: Sequence[C],
-        words: Callable[[C], bytes],
-        reply: Callable[[C, Any, int], R],
-        now_ms: int | None,
-    ) -> Plan[list[R | RecordUnreadable]]:
-        replies: list[R | RecordUnreadable] = []
-        while len(replies) < len(calls):
-            names: list[bytes] = []
-            arguments: list[Word] = [_time(now_ms)]
-            for call in _some(calls, len(replies)):
-                framed = frame(_key(call))
-                names.append(name_of(self.prefix, framed))
-                arguments.append(len(framed).to_bytes(2) + framed + words(call))
-            seen_ms, *found = yield from lua.run(names, arguments)
-            for call, each in zip(calls[len(replies) :], found, strict=False):
-                try:
-                    replies.append(reply(call, each, seen_ms))
-                except RecordUnreadable as error:
-                    replies.append(error)
-        return replies
+
+Told = tuple[Key, str, bytes, bytes | None]
+"""Key, owner, the rest, and the answer if such a call has one: it is a word of its own, being large."""
 
 
-def _some(calls: Sequence[C], start: int) -> Iterator[C]:
-    """As many calls from `start` on as one script should get."""
-    size = 0
-    for call in calls[start : start + CALLS_MAX]:
-        if isinstance(call, Complete):
-            if size and size + len(call.result.payload) > REQUEST_MAX:
-                return
-            size += len(call.result.payload)
-        yield call
+class Kind(NamedTuple):
+    """The script for calls of one kind, how they are told to it, and how its reply is read."""
+
+    lua: Lua
+    tell: Callable[[Any], Told]
+    reply: Callable[[Any, Any, int], Any]
 
 
-def _key(call: Any) -> Key:
-    key: Key = call.key if isinstance(call, Claim | Read | Resolve | Remove) else call.lease.key
-    return key
+def _claim(call: Claim) -> Told:
+    terms = TERMS.pack(call.lease_ms, call.retention_ms, call.takeover)
+    return call.key, call.owner, call.fingerprint.encode() + terms, None
 
 
-def _time(now_ms: int | None) -> Word:
-    return "" if now_ms is None else now_ms
+def _claimed(call: Claim, found: Any, now_ms: int) -> Claimed:
+    if isinstance(found, bytes):
+        return Occupied(to_record(found, call.key), now_ms)
+    return Acquired(Lease(call.key, call.owner, *found))
+
+
+def _renew(call: Renew) -> Told:
+    return call.lease.key, call.lease.owner, call.lease_ms.to_bytes(8), None
+
+
+def _renewed(call: Renew, found: Any, _: int) -> Lease | None:
+    key, owner = call.lease.key, call.lease.owner
+    return None if found is None else Lease(key, owner, *_readable(found, key))
+
+
+def _complete(call: Complete) -> Told:
+    terms = COMPLETION.pack(_code(call.result), call.retention_ms, call.refuse_ms)
+    return call.lease.key, call.lease.owner, terms, answer(call.result)
+
+
+def _code(result: Result) -> int:
+    return SUCCEEDED if result.ok else FAILED
+
+
+def _release(call: Release) -> Told:
+    return call.lease.key, call.lease.owner, b"", None
+
+
+def _resolve(call: Resolve) -> Told:
+    code, data = (0, b"") if call.result is None else (_code(call.result), answer(call.result))
+    return call.key, call.owner, ENDING.pack(call.attempt, code, call.retention_ms), data
+
+
+def _remove(call: Remove) -> Told:
+    seen = SEEN.pack(call.attempt, call.created_ms, call.completed_ms or 0, call.expire)
+    return call.key, call.owner, seen, None
+
+
+def _read(call: Read) -> Told:
+    return call.key, "", b"", None
+
+
+def _found(call: Read, found: bytes | None, now_ms: int) -> Record | None:
+    return None if found is None else model.read(to_record(found, call.key), now_ms)
+
+
+def _done(call: Complete | Release, found: Any, _: int) -> bool:
+    return bool(_readable(found, call.lease.key))
+
+
+def _ended(call: Resolve | Remove, found: Any, _: int) -> bool:
+    return bool(_readable(found, call.key))
 
 
 def _readable(found: Any, key: Key) -> Any:
@@ -227,8 +214,30 @@ def _readable(found: Any, key: Key) -> Any:
     return found
 
 
-def _done(call: Any, found: Any, _: int) -> bool:
-    return bool(_readable(found, _key(call)))
+KINDS: dict[type, Kind] = {
+    Claim: Kind(Lua("retention", "calls", "claim", "each"), _claim, _claimed),
+    Renew: Kind(Lua("calls", "renew", "each"), _renew, _renewed),
+    Complete: Kind(Lua("finish", "calls", "complete", "each"), _complete, _done),
+    Release: Kind(Lua("disowned", "calls", "release", "each"), _release, _done),
+    Resolve: Kind(Lua("finish", "disowned", "calls", "resolve", "each"), _resolve, _ended),
+    Remove: Kind(Lua("calls", "remove", "each"), _remove, _ended),
+    Read: Kind(READ, _read, _found),
+}
+
+
+def _some(calls: Sequence[Any], start: int) -> Iterator[Any]:
+    """As many calls from `start` on as one script should get."""
+    size = 0
+    for call in calls[start : start + CALLS_MAX]:
+        if type(call) is Complete:
+            if size and size + len(call.result.payload) > REQUEST_MAX:
+                return
+            size += len(call.result.payload)
+        yield call
+
+
+def _time(now_ms: int | None) -> Word:
+    return "" if now_ms is None else now_ms
 
 
 def _place(cursor: str | None) -> tuple[int, bytes]:

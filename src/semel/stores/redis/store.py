@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import redis
@@ -20,9 +21,8 @@ from semel.stores.faces import Face
 from semel.stores.local import Once, PerProcess
 from semel.stores.redis.check import check
 from semel.stores.redis.commands import Command
-from semel.stores.redis.connect import Settings, failures
+from semel.stores.redis.connect import Failures, Settings, ours
 from semel.stores.redis.examine import examine
-from semel.stores.redis.layout import frame, name_of
 from semel.stores.redis.scripts import Scripts
 from semel.stores.redis.watch import POLL_S, Listener
 from semel.stores.waiters import Waiters, changed_key
@@ -35,9 +35,12 @@ class Link:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._failures = Failures(settings)
         options = settings.driver_options(Retry(NoBackoff(), 0), socket_timeout=settings.timeout_s)
         self._pool = redis.ConnectionPool.from_url(settings.url, **options)
-        self._client: Any = redis.Redis(connection_pool=self._pool)
+        self._understand: Mapping[Any, Any] = redis.Redis(connection_pool=self._pool).response_callbacks
+        self._connections: list[Any] = []
+        self._idle: list[Any] = []
         self._free = threading.BoundedSemaphore(settings.pool_max)
         self._checked = Once()
         self.waiters = Waiters()
@@ -54,24 +57,49 @@ class Link:
 
     def close(self) -> None:
         self.listener.close()
-        self._pool.disconnect()
+        for connection in self._connections:
+            connection.disconnect()
 
     def _perform(self, effect: Effect[Any]) -> Any:
         assert isinstance(effect, Command)
         if not self._free.acquire(timeout=self._settings.timeout_s):
             raise self._settings.busy()
         try:
-            with failures(self._settings):
-                return self._client.execute_command(*effect.words)
+            with self._failures:
+                reply = self._exchange(effect.words)
         finally:
             self._free.release()
+        understand = self._understand.get(effect.words[0])
+        return reply if understand is None else understand(reply)
+
+    def _exchange(self, words: Any) -> Any:
+        """One command on a connection of its own: the driver's ways around that cost more than the exchange itself.
+
+        One that failed or was left half-way is closed, and connects again: a late reply is nobody else's.
+        """
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._pool.connection_class(**self._pool.connection_kwargs)
+            self._connections.append(connection)
+        try:
+            _ensure(connection)
+            connection.send_packed_command(connection.pack_command(*words), check_health=False)
+            return connection.read_response()
+        except redis.ResponseError:
+            raise
+        except BaseException:
+            connection.disconnect()
+            raise
+        finally:
+            self._idle.append(connection)
 
 
 class RedisStore(Face):
     """Redis or Valkey, for threads. Connects on first use, in each process that uses it."""
 
     def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
-        self._scripts = Scripts(settings.prefix)
+        self._scripts = Scripts(settings.prefix, partial(ours, settings))
         self._clock = clock
         self._link = PerProcess(lambda: Link(settings))
         self._purged_to = 0
@@ -79,7 +107,7 @@ class RedisStore(Face):
     def _call(self, call: Effect[T]) -> T:
         link = self._link.get()
         reply: T = _reply(link.run(self._scripts.answer([call], self._now()))[0])
-        if (key := changed_key(call, reply)) is not None:
+        if link.waiters.keys() and (key := changed_key(call, reply)) is not None:
             link.waiters.wake(key)
         return reply
 
@@ -87,15 +115,19 @@ class RedisStore(Face):
         """Sleep until `owner` no longer holds `key`. Wakes early when the store is away: the next claim says so."""
         deadline = time.monotonic() + timeout_ms / 1000
         link = self._link.get()
-        name = name_of(self._scripts.prefix, frame(key))
-        with link.waiters.registered(key) as changed, link.listener.following(name, key):
-            while self._held(key, owner):
-                left_s = deadline - time.monotonic()
-                if left_s <= 0:
-                    return False
-                changed.wait(min(left_s, POLL_S))
+        name = self._scripts.name_of(key)
+        with link.waiters.registered(key) as changed, link.listener.following(name, key) as channel:
+            doubts, pause_s = channel.doubts, 0.0 if channel.confirmed else POLL_S
+            while True:
+                told = changed.wait(max(0.0, min(pause_s, deadline - time.monotonic())))
+                if told and channel.doubts == doubts:
+                    return True
+                doubts, pause_s = channel.doubts, POLL_S
                 changed.clear()
-            return True
+                if not self._held(key, owner):
+                    return True
+                if time.monotonic() >= deadline:
+                    return False
 
     def _held(self, key: Key, owner: str) -> bool:
         try:
@@ -126,6 +158,18 @@ class RedisStore(Face):
 
     def _now(self) -> int | None:
         return None if self._clock is None else self._clock()
+
+
+def _ensure(connection: Any) -> None:
+    """Connect, or connect again if the server closed it meanwhile."""
+    connection.connect()
+    try:
+        if not connection.can_read():
+            return
+    except (redis.RedisError, OSError):
+        pass
+    connection.disconnect()
+    connection.connect()
 
 
 def _reply(reply: Any) -> Any:

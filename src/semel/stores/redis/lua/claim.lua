@@ -1,19 +1,21 @@
--- fingerprint, owner, lease_ms, retention_ms, takeover -> {attempt, lease_until} if granted, else what is there.
-return each(function(name, r, call, at, value)
-  local fingerprint, owner, lease_ms, retention_ms, takeover = struct.unpack('>I1c0I1c0I8I8B', call, at)
-  if r and past_retention(r) then r = nil end
-  if r then
-    local same = r.fingerprint == fingerprint
-    if same and holds(r, owner) then return {r.attempt, r.lease_until} end
-    local lapsed = r.state == IN_PROGRESS and now >= r.lease_until
+-- fingerprint, lease_ms, retention_ms, takeover -> {attempt, lease_until} if granted, else what is there.
+local function step(name, frames, owners)
+  local lease_ms, retention_ms, takeover = struct.unpack('>I8I8B', calls, last - 16)
+  local ends = last - 17 -- of the fingerprint
+  if value and past_retention() then value = nil end
+  if value then
+    if state ~= IN_PROGRESS then return value end
+    local same = string.sub(calls, at, ends) == string.sub(value, rest - fingerprint_size, rest - 1)
+    if same and mine then return {attempt, lease_until} end
+    local lapsed = now >= lease_until
     if not (same and lapsed and takeover == 1) then return value end
-    r.attempt = r.attempt + 1
+    attempt = attempt + 1
     wake(name)
   else
-    local frame = struct.unpack('>I2c0', call)
-    r = {state = IN_PROGRESS, attempt = 1, created = now, completed = 0, refuse = 0, fingerprint = fingerprint, frame = frame, answer = ''}
+    state, attempt, created, refuse = IN_PROGRESS, 1, now, 0
   end
-  r.owner, r.lease_until, r.expires = owner, now + lease_ms, now + retention_ms
-  put(name, r)
-  return {r.attempt, r.lease_until}
-end)
+  frame_size, owner_size, fingerprint_size = frames, owners, ends - at + 1
+  lease_until, expires = now + lease_ms, now + retention_ms
+  put(name, string.sub(calls, start, ends), '')
+  return {attempt, lease_until}
+end

@@ -3,15 +3,17 @@
 local gone, limit = 0, tonumber(ARGV[2])
 for _, name in ipairs(KEYS) do
   if gone == limit then break end
-  local r = head(name)
-  if r and past_retention(r) then
+  local readable = look(name)
+  if readable and past_retention() then
     redis.call('DEL', name)
     gone = gone + 1
-  elseif r and r.refuse > 0 and now >= r.expires then
-    r = parse(redis.call('GET', name))
-    r.answer, r.expires, r.refuse = '', r.expires + r.refuse, 0
-    put(name, r)
-    gone = gone + 1
+  elseif readable and refuse > 0 and now >= expires then
+    take(redis.call('GET', name))
+    if #value >= rest then
+      expires, refuse = expires + refuse, 0
+      put(name, string.sub(value, HEAD_SIZE + 1, rest - 1), '')
+      gone = gone + 1
+    end
   end
 end
 return gone

@@ -1,8 +1,7 @@
--- owner, lease_ms -> {attempt, lease_until}, or false if the lease is not the owner's any more.
-return each(function(name, r, call, at)
-  local owner, lease_ms = struct.unpack('>I1c0I8', call, at)
-  if not r or not holds(r, owner) then return false end
-  r.lease_until = now + lease_ms
-  put(name, r)
-  return {r.attempt, r.lease_until}
-end)
+-- lease_ms -> {attempt, lease_until}, or false if the lease is not the owner's any more.
+local function step(name)
+  if not value or not (mine and state == IN_PROGRESS) then return false end
+  lease_until = now + struct.unpack('>I8', calls, at)
+  put(name, string.sub(value, HEAD_SIZE + 1), '')
+  return {attempt, lease_until}
+end

@@ -1,0 +1,3 @@
+local function past_retention()
+  return now >= expires + refuse and now >= lease_until
+end
