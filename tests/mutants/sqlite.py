@@ -166,5 +166,17 @@ FAULTS = [
         'WHERE {SEEN} AND state <> 0 RETURNING 1"',
         'WHERE {SEEN} RETURNING 1"',
     ),
+    Fault(
+        "a claim is granted although somebody was first",
+        "stores/sqlite/quick.py",
+        "for_insert(given)).rowcount == 1:",
+        "for_insert(given)).rowcount >= 0:",
+    ),
+    Fault(
+        "a zombie is told at once that its result is kept",
+        "stores/sqlite/quick.py",
+        "for_complete(given)).rowcount == 1:",
+        "for_complete(given)).rowcount >= 0:",
+    ),
     Fault("expire prolongs", "stores/sqlite/scripts.py", "min(expires_ms, :now)", "max(expires_ms, :now)"),
 ]

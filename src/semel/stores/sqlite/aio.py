@@ -1,4 +1,9 @@
-"""The async face: batches go to a thread that writes and one that reads, and the loop is never blocked."""
+"""The async face: the loop itself asks what is answered at once, and threads wait for whatever has to be waited for.
+
+At once is what neither waits for a lock nor for the disk: reading, and with `synchronous=normal` a small transaction,
+whose commit only writes to memory. Everything else goes to a thread, in batches: when another process is writing, when
+the log is due to be brought back into the file, when much is to be written, and every write with `synchronous=full`.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +13,23 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from semel.batch import Batcher
 from semel.clock import wall_ms
 from semel.core.effects import Effect, Read
 from semel.core.records import Key
-from semel.errors import StoreError
+from semel.errors import StoreError, StoreUnavailable
 from semel.store import Clock, Counts, Filter, Migration, Page
 from semel.stores.coalesced import CoalescedFace
-from semel.stores.local import PerProcess
+from semel.stores.local import PerProcess, process
 from semel.stores.sql.migrations import printable
+from semel.stores.sqlite.at_once import Pace, Turn
 from semel.stores.sqlite.database import Database, migrate
 from semel.stores.sqlite.schema import MIGRATIONS
 from semel.stores.sqlite.scripts import Look, Purge, look_first
 from semel.stores.sqlite.settings import Settings
 from semel.stores.sqlite.store import PURGE_AT_ONCE, held
-from semel.stores.sqlite.writer import failures
+from semel.stores.sqlite.writer import failures, told
+from semel.stores.waiters import woken
 
 T = TypeVar("T")
 
@@ -43,42 +51,100 @@ class AsyncSqliteStore(CoalescedFace):
     def __init__(self, settings: Settings | str, *, clock: Clock = wall_ms) -> None:
         super().__init__()
         self._settings = Settings(settings) if isinstance(settings, str) else settings
+        self._prompt = self._settings.synchronous == "normal"  # only then does no commit wait for the disk
         self._database = PerProcess(lambda: Database(self._settings, clock))
         self._threads = PerProcess(Threads)
+        self._opened: tuple[int, Database] | None = None
+        self._last_turn: Turn | None = None
+        self._pace = Pace()
         self._writing = 0
 
     def _lane(self, call: Effect[Any]) -> object:
         return "read" if isinstance(call, (Read, Look)) else "write"
 
     async def _call(self, call: Effect[T]) -> T:
+        database, looks = self._at_hand(), look_first(call)
+        if database is None:
+            return await self._through_threads(call, looks)
+        turn = self._turn()
+        if turn.enough():
+            await asyncio.sleep(0)
+        if looks is not None or self._lane(call) == "read":
+            try:
+                found = self._pace.timed(database.read_at_once, looks or call)
+            except StoreUnavailable:
+                return await self._through_threads(call, looks)
+            if found is not None or looks is None:
+                shown: T = told(found)
+                return shown
+        if self._prompt and not turn.crowded:
+            replies = self._pace.timed(database.writer.run_at_once, [call])
+            if replies is not None:
+                reply: T = told(replies[0])
+                return reply
+        written: T = await turn.writes.call(call)
+        return written
+
+    async def _through_threads(self, call: Effect[T], looks: Effect[Any] | None) -> T:
         if self._lane(call) == "read":
             return await super()._call(call)
         # While the writer is busy, a claim asks the reader first. A lone claim is not sent through two threads.
-        if (
-            self._writing
-            and (look := look_first(call)) is not None
-            and (found := await super()._call(look)) is not None
-        ):
-            reply: T = found
-            return reply
+        if self._writing and looks is not None:
+            found: T | None = await super()._call(looks)
+            if found is not None:
+                return found
         self._writing += 1
         try:
             return await super()._call(call)
         finally:
             self._writing -= 1
 
-    async def _send(self, calls: Sequence[Effect[Any]]) -> Sequence[Any]:
-        reads = self._lane(calls[0]) == "read"
-        threads = self._threads.get()
+    def _at_hand(self) -> Database | None:
+        """The file, if it is open in this process and answers at once."""
+        if self._opened is None or self._opened[0] != process() or not self._pace.good():
+            return None
+        database = self._opened[1]
+        return None if database.frozen else database
 
+    def _turn(self) -> Turn:
+        loop, turn = asyncio.get_running_loop(), self._last_turn
+        if turn is None or turn.loop is not loop:
+            turn = self._last_turn = Turn(loop, self._write_lane())
+        return turn
+
+    def _write_lane(self) -> Batcher[Any, Any]:
+        lanes = self._lanes.get()
+        lane = lanes.get("write")
+        if lane is None:
+            lane = lanes["write"] = Batcher(self._send, orphaned=self._orphaned)
+        return lane
+
+    async def _send(self, calls: Sequence[Effect[Any]]) -> Sequence[Any]:
+        if self._lane(calls[0]) == "read":
+            return await self._in_thread(self._threads.get().read, calls, Database.read)
+        self._turn().crowded = len(calls) > 1
+        if self._prompt and (database := self._at_hand()) is not None:
+            replies = self._pace.timed(database.writer.run_at_once, calls)
+            if replies is not None:
+                return replies
+        self._writing += 1
+        try:
+            return await self._in_thread(self._threads.get().write, calls, Database.write)
+        finally:
+            self._writing -= 1
+
+    async def _in_thread(
+        self, thread: ThreadPoolExecutor, calls: Sequence[Effect[Any]], ask: Callable[..., list[Any]]
+    ) -> list[Any]:
         def answer() -> list[Any]:
             try:
                 database = self._database.get()  # it may have to be opened first, which is no work for the loop
             except StoreError as error:
                 return list(failures(error, len(calls)))
-            return database.read(calls) if reads else database.write(calls)
+            self._opened = process(), database
+            return ask(database, calls)
 
-        return await asyncio.get_running_loop().run_in_executor(threads.read if reads else threads.write, answer)
+        return await asyncio.get_running_loop().run_in_executor(thread, answer)
 
     async def _inspect(self, ask: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads.get().inspect, ask)
@@ -92,15 +158,13 @@ class AsyncSqliteStore(CoalescedFace):
                 loop.call_soon_threadsafe(changed.set)
 
         try:
-            database = await loop.run_in_executor(self._threads.get().read, self._database.get)
+            database = self._at_hand()
+            if database is None:
+                database = await loop.run_in_executor(self._threads.get().read, self._database.get)
             with database.watch.watching(key, owner, wake):
-                if held(await self.get(key), owner):
-                    await asyncio.wait_for(changed.wait(), timeout_ms / 1000)
-        except TimeoutError:
-            return False
+                return not held(await self.get(key), owner) or await woken(changed, timeout_ms)
         except StoreError:
             return True  # awake early: the next question is answered with this error
-        return True
 
     async def purge(self, *, limit: int) -> int:
         gone = 0
@@ -126,6 +190,7 @@ class AsyncSqliteStore(CoalescedFace):
 
     async def close(self) -> None:
         await self._drain()
+        self._opened = self._last_turn = None
         if (database := self._database.take()) is not None:
             await self._inspect(database.close)
         if (threads := self._threads.take()) is not None:

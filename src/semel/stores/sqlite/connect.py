@@ -25,14 +25,15 @@ T = TypeVar("T")
 
 @contextmanager
 def store_errors(settings: Settings) -> Iterator[None]:
-    """The one place where an error of SQLite becomes one of ours."""
+    """What SQLite raises in the block is raised as one of ours."""
     try:
         yield
     except sqlite3.Error as error:
-        raise _meaning(error, settings) from error
+        raise meaning(error, settings) from error
 
 
-def _meaning(error: sqlite3.Error, settings: Settings) -> StoreError:
+def meaning(error: sqlite3.Error, settings: Settings) -> StoreError:
+    """The one place where an error of SQLite becomes one of ours."""
     path, folder = settings.path, os.path.dirname(settings.path)
     match getattr(error, "sqlite_errorcode", 0) & 0xFF:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
@@ -76,19 +77,18 @@ def _closed_to_us(error: sqlite3.Error, path: str, folder: str) -> StoreError:
     return StoreUnavailable(f"{path}: {error}; check its disk, and how many files this process has open")
 
 
-def open_connection(settings: Settings, *, patient: bool = True) -> sqlite3.Connection:
+def open_connection(settings: Settings, *pragmas: str, patient: bool) -> sqlite3.Connection:
     """Open the file, which must be there. Every statement commits by itself unless one says BEGIN."""
     connection = sqlite3.connect(
         f"{Path(settings.path).as_uri()}?mode=rw",
         uri=True,
-        timeout=settings.busy_timeout_ms / 1000,
+        timeout=settings.busy_timeout_ms / 1000 if patient else 0,
         isolation_level=None,
         check_same_thread=False,
     )
     try:
-        connection.execute(f"PRAGMA synchronous = {settings.synchronous}")
-        if not patient:  # see `patiently`
-            connection.execute("PRAGMA busy_timeout = 0")
+        for pragma in (f"synchronous = {settings.synchronous}", *pragmas):
+            connection.execute(f"PRAGMA {pragma}")
     except BaseException:
         connection.close()
         raise
@@ -132,6 +132,17 @@ def patiently(settings: Settings, act: Callable[[], T]) -> T:
 def begin(connection: sqlite3.Connection, settings: Settings) -> None:
     """Begin a transaction that writes."""
     patiently(settings, lambda: connection.execute("BEGIN IMMEDIATE"))
+
+
+def begin_now(connection: sqlite3.Connection) -> bool:
+    """Begin a transaction that writes, unless somebody else is writing."""
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+            return False
+        raise
+    return True
 
 
 def set_up(connection: sqlite3.Connection, settings: Settings) -> list[int]:

@@ -11,15 +11,17 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, get_args
 from weakref import WeakSet
 
-from semel.stores.sqlite.connect import check_version, create, creating, open_connection, set_up, store_errors
+from semel.stores.sqlite.connect import check_version, create, creating, meaning, open_connection, set_up, store_errors
 from semel.stores.sqlite.settings import Settings
 
-Purpose = Literal["read", "write", "watch"]
+Purpose = Literal["read", "write", "at once", "watch"]
+PRAGMAS: dict[Purpose, tuple[str, ...]] = {
+    "write": ("busy_timeout = 0",),  # see `patiently`; others may be waited for until it is open
+    "at once": ("wal_autocheckpoint = 0",),  # who must not wait: not for the disk, and never for others
+}
 IDLE_MAX = 8
 """How many connections stay open per purpose; more are opened when more threads read at once, and closed after use."""
 FORK_WAIT_S = 10.0
@@ -29,10 +31,11 @@ FORK_WAIT_S = 10.0
 class Connections:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._changed = threading.Condition()
-        self._idle: dict[Purpose, list[sqlite3.Connection]] = {"read": [], "write": [], "watch": []}
+        self._lock = threading.RLock()  # for a signal handler that forks
+        self._changed = threading.Condition(self._lock)
+        self._idle: dict[Purpose, list[sqlite3.Connection]] = {purpose: [] for purpose in get_args(Purpose)}
         self._lent = 0
-        self._frozen = False
+        self.frozen = False
         self._closed = False
         with _registry:
             _all.add(self)
@@ -44,29 +47,20 @@ class Connections:
         with self.lend("write") as connection:
             return set_up(connection, self.settings)
 
-    @contextmanager
-    def lend(self, purpose: Purpose) -> Iterator[sqlite3.Connection]:
+    def lend(self, purpose: Purpose) -> Lent:
         """Lend a connection, and turn its errors into ours. After any failure it is closed, which rolls back."""
-        connection = self._take(purpose)
-        whole = False
-        try:
-            with store_errors(self.settings):
-                connection = connection or open_connection(self.settings, patient=purpose != "write")
-                yield connection
-                whole = True
-        finally:
-            self._give_back(purpose, connection, whole)
+        return Lent(self, purpose)
 
     def freeze(self) -> None:
         """Close everything, and lend nothing until `thaw`."""
         with self._changed:
-            self._frozen = True
+            self.frozen = True
             self._changed.wait_for(lambda: not self._lent, FORK_WAIT_S)
             self._close_idle()
 
     def thaw(self) -> None:
         with self._changed:
-            self._frozen = False
+            self.frozen = False
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -74,16 +68,16 @@ class Connections:
             self._closed = True
             self._close_idle()
 
-    def _take(self, purpose: Purpose) -> sqlite3.Connection | None:
-        with self._changed:
-            while self._frozen:
+    def take(self, purpose: Purpose) -> sqlite3.Connection | None:
+        with self._lock:
+            while self.frozen:
                 self._changed.wait()
             self._lent += 1
             idle = self._idle[purpose]
             return idle.pop() if idle else None
 
-    def _give_back(self, purpose: Purpose, connection: sqlite3.Connection | None, whole: bool) -> None:
-        with self._changed:
+    def give_back(self, purpose: Purpose, connection: sqlite3.Connection | None, *, whole: bool) -> None:
+        with self._lock:
             idle = self._idle[purpose]
             if connection is not None:
                 if whole and not self._closed and len(idle) < IDLE_MAX:
@@ -91,13 +85,44 @@ class Connections:
                 else:
                     connection.close()
             self._lent -= 1
-            if self._frozen:
+            if self.frozen:
                 self._changed.notify_all()
 
     def _close_idle(self) -> None:
         for idle in self._idle.values():
             while idle:
                 idle.pop().close()
+
+
+class Lent:
+    """A connection for one user. A class and no generator: every call takes one."""
+
+    __slots__ = ("_connection", "_connections", "_purpose")
+
+    def __init__(self, connections: Connections, purpose: Purpose) -> None:
+        self._connections = connections
+        self._purpose: Purpose = purpose
+        self._connection: sqlite3.Connection | None = None
+
+    def __enter__(self) -> sqlite3.Connection:
+        connections = self._connections
+        self._connection = connection = connections.take(self._purpose)
+        if connection is not None:
+            return connection
+        try:
+            with store_errors(connections.settings):
+                self._connection = connection = open_connection(
+                    connections.settings, *PRAGMAS.get(self._purpose, ()), patient=self._purpose != "at once"
+                )
+        except BaseException:
+            connections.give_back(self._purpose, None, whole=False)
+            raise
+        return connection
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        self._connections.give_back(self._purpose, self._connection, whole=error is None)
+        if isinstance(error, sqlite3.Error):
+            raise meaning(error, self._connections.settings) from error
 
 
 _registry = threading.Lock()

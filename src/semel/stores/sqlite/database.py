@@ -12,10 +12,11 @@ from semel.store import Clock, Counts, Filter, Page
 from semel.stores.sqlite import inspection
 from semel.stores.sqlite.connect import runner
 from semel.stores.sqlite.connections import Connections
+from semel.stores.sqlite.quick import perform
 from semel.stores.sqlite.scripts import look_first
 from semel.stores.sqlite.settings import Settings
 from semel.stores.sqlite.watch import Watch
-from semel.stores.sqlite.writer import Writer, failures, perform
+from semel.stores.sqlite.writer import Writer, failures
 
 
 def migrate(settings: Settings) -> list[int]:
@@ -35,6 +36,11 @@ class Database:
         self.watch = Watch(self._connections)
         self.writer = Writer(self._connections, clock, self._committed)
 
+    @property
+    def frozen(self) -> bool:
+        """Somebody forks: whoever asks now has to wait."""
+        return self._connections.frozen
+
     def read(self, calls: Sequence[Effect[Any]]) -> list[Any]:
         """Answer calls that write nothing, each with its reply or its own failure. No writer is waited for."""
         now_ms = self._clock()  # before the record: what was not lapsed then must not be called lapsed
@@ -48,6 +54,15 @@ class Database:
                 return replies
         except StoreError as error:
             return failures(error, len(calls))
+
+    def read_at_once(self, call: Effect[Any]) -> Any:
+        """The same for one call of somebody who must not wait; raises when somebody would have to be waited for.
+
+        The connection is the one that writes at once: what it has written itself is still in its memory.
+        """
+        now_ms = self._clock()  # before the record, as above
+        with self._connections.lend("at once") as connection:
+            return perform(connection, call, now_ms)
 
     def write(self, calls: Sequence[Effect[Any]]) -> list[Any]:
         """Answer calls in one transaction, each with its reply or its own failure. A lone claim looks first."""
@@ -69,6 +84,8 @@ class Database:
         self.watch.wake_all()
 
     def _committed(self, calls: Sequence[Effect[Any]]) -> None:
+        if not self.watch.wanted:
+            return
         for call in calls:
             match call:
                 case Complete(lease) | Release(lease):

@@ -46,9 +46,10 @@ FINISH = """UPDATE semel_records SET
 
 SELECT = f"SELECT {', '.join(COLUMNS)} FROM semel_records"
 READ = f"{SELECT} WHERE {KEY} AND NOT {PAST_RETENTION}"
-CLAIM = f"""INSERT INTO semel_records
+INSERT = """INSERT INTO semel_records
         (tenant, scope, name, fingerprint, state, owner, attempt, created_ms, lease_until_ms, expires_ms)
-    VALUES (:tenant, :scope, :name, :fingerprint, 0, :owner, 1, :now, :now + :lease, :now + :retention)
+    VALUES (:tenant, :scope, :name, :fingerprint, 0, :owner, 1, :now, :now + :lease, :now + :retention)"""
+CLAIM = f"""{INSERT}
     ON CONFLICT (tenant, scope, name) DO UPDATE SET
         attempt = CASE WHEN {PAST_RETENTION} THEN 1 ELSE attempt + 1 END,
         created_ms = CASE WHEN {PAST_RETENTION} THEN excluded.created_ms ELSE created_ms END,
@@ -94,8 +95,14 @@ def _read(call: Read, now_ms: int) -> Script[Record | None]:
 
 
 def _look(call: Look, now_ms: int) -> Script[Claimed | None]:
-    found = yield from _find(call.claim.key, now_ms)
-    kept, reply = model.claim(found, call.claim, now_ms)
+    return shown(call.claim, (yield from _find(call.claim.key, now_ms)), now_ms)
+
+
+def shown(call: Claim, found: Record | None, now_ms: int) -> Claimed | None:
+    """What a claim is told when it changes nothing, or None."""
+    if found is None:
+        return None
+    kept, reply = model.claim(found, call, now_ms)
     return reply if kept is found else None
 
 

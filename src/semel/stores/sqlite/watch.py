@@ -53,6 +53,11 @@ class Watch:
                 if not waiters:
                     del self._waiters[key]
 
+    @property
+    def wanted(self) -> bool:
+        """Somebody waits."""
+        return bool(self._waiters)
+
     def wake(self, key: Key) -> None:
         if self._waiters:
             with self._lock:

@@ -9,17 +9,22 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from semel.core.effects import Effect
-from semel.drive import drive
-from semel.errors import RecordUnreadable, StoreError, StoreUnavailable
+from semel.core.effects import Complete, Effect
+from semel.errors import StoreError, StoreUnavailable
 from semel.store import Clock
-from semel.stores.sqlite.connect import begin, runner
+from semel.stores.sqlite.connect import begin, begin_now
 from semel.stores.sqlite.connections import Connections
-from semel.stores.sqlite.scripts import SCRIPTS
+from semel.stores.sqlite.quick import perform
+from semel.stores.sqlite.scripts import Purge
 
 T = TypeVar("T")
 Calls = Sequence[Effect[Any]]
 GROUP_MAX = 256
+AT_ONCE_MAX = 64
+"""How much is written at once (see `weight`): what takes longer is work for a thread."""
+LOG_MAX = 1024
+"""After so much, written at once, it is a thread's turn: only its commits bring the log back into the file."""
+PAGE = 4096
 LOST_WAKE_S = 0.05
 """Nobody sleeps longer without looking up, so that a leader interrupted between its last two steps stops nobody."""
 
@@ -53,6 +58,7 @@ class Writer:
         self._committed = committed
         self._leading = threading.Lock()
         self._waiting: deque[Member] = deque()
+        self._in_log = 0
 
     def call(self, call: Effect[T]) -> T:
         """Whoever finds the lock free writes for all that wait. The others sleep until they are answered or lead."""
@@ -99,7 +105,26 @@ class Writer:
     def run(self, calls: Calls) -> list[Any]:
         """Answer each call with its reply or its own failure."""
         with self._leading:
+            self._in_log = 0
             return self._run(calls)
+
+    def run_at_once(self, calls: Calls) -> list[Any] | None:
+        """The same for who must not wait, neither for another writer nor for the disk. None: it would have to."""
+        size = sum(map(weight, calls))
+        if size > AT_ONCE_MAX or self._in_log + size > LOG_MAX or not self._leading.acquire(blocking=False):
+            return None
+        try:
+            with self._connections.lend("at once") as connection:
+                if not begin_now(connection):
+                    return None
+                self._in_log += size
+                replies = self._commit(connection, calls)
+        except Exception:
+            return None  # rolled back, or kept: whoever may wait asks again, and finds out whose fault it was
+        finally:
+            self._leading.release()
+        self._committed(calls)
+        return replies
 
     def _run(self, calls: Calls) -> list[Any]:
         try:
@@ -114,9 +139,7 @@ class Writer:
             with self._connections.lend("write") as connection:
                 begin(connection, self._connections.settings)
                 began = True
-                now_ms = self._clock()  # read under the write lock: later transactions have later times
-                replies = [perform(connection, call, now_ms) for call in calls]
-                connection.execute("COMMIT")
+                replies = self._commit(connection, calls)
         except Exception as error:
             if not began:
                 raise
@@ -124,14 +147,22 @@ class Writer:
         self._committed(calls)
         return replies
 
+    def _commit(self, connection: sqlite3.Connection, calls: Calls) -> list[Any]:
+        now_ms = self._clock()  # read under the write lock: later transactions have later times
+        replies = [perform(connection, call, now_ms) for call in calls]
+        connection.execute("COMMIT")
+        return replies
 
-def perform(connection: sqlite3.Connection, call: Effect[Any], now_ms: int) -> Any:
-    """Run one call's script. A record that cannot be read is its caller's affair and ends nobody's transaction."""
-    try:
-        [reply] = drive(SCRIPTS[type(call)]([call], now_ms), runner(connection))
-    except RecordUnreadable as error:
-        return error
-    return reply
+
+def weight(call: Effect[Any]) -> int:
+    """How much a call writes, in calls with a small result."""
+    match call:
+        case Complete(_, result):
+            return 1 + len(result.payload) // PAGE
+        case Purge(limit):
+            return limit
+        case _:
+            return 1
 
 
 def failures(error: StoreError, count: int) -> list[StoreError]:

@@ -1,0 +1,338 @@
+"""What the event loop asks the file itself, what it leaves to threads, and that nobody can tell by the answers."""
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from costs.counting import traced
+from semel import Acquired, Key, Lease, Occupied, RecordUnreadable, Result, StoreUnavailable
+from semel.core.effects import Claim, Complete
+from semel.stores.sqlite import AsyncSqliteStore, Settings, SqliteStore, at_once
+from semel.stores.sqlite.scripts import Purge
+from semel.stores.sqlite.writer import AT_ONCE_MAX, LOG_MAX, PAGE, weight
+
+DAY_MS = 86_400_000
+ANSWER = Result("x", b"answer")
+
+
+class Counted(ThreadPoolExecutor):
+    """A thread that counts what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.given = 0
+
+    def submit(self, *args: Any, **options: Any) -> Future[Any]:
+        self.given += 1
+        return super().submit(*args, **options)
+
+
+class Watched:
+    """A store that is open, and the threads that work for it."""
+
+    def __init__(self, path: Path, **settings: Any) -> None:
+        self.store = AsyncSqliteStore(Settings(str(path), **settings))
+        self.store._pace = at_once.Pace(lambda: 0.0)  # however busy the machine is, no answer is slow
+        self.write, self.read = Counted(), Counted()
+
+    async def __aenter__(self) -> "Watched":
+        await claim(self.store, "opens the file")
+        threads = self.store._threads.get()
+        for old in (threads.write, threads.read):
+            old.shutdown()
+        threads.write, threads.read = self.write, self.read
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.store.close()
+
+
+async def claim(store: AsyncSqliteStore, name: str, owner: str = "o") -> Acquired | Occupied:
+    return await store.claim(
+        Key("t", "s", name), "f", owner=owner, lease_ms=30_000, retention_ms=DAY_MS, takeover=False
+    )
+
+
+async def granted(store: AsyncSqliteStore, name: str, owner: str = "o") -> Lease:
+    claimed = await claim(store, name, owner)
+    assert isinstance(claimed, Acquired)
+    return claimed.lease
+
+
+async def whole_life(store: AsyncSqliteStore, name: str) -> None:
+    lease = await granted(store, name)
+    assert await store.renew(lease, lease_ms=30_000) is not None
+    assert await store.complete(lease, ANSWER, retention_ms=DAY_MS)
+    replayed = await claim(store, name, "another")
+    assert isinstance(replayed, Occupied)
+    assert replayed.record.result == ANSWER
+    assert await store.get(lease.key) == replayed.record
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "a.db"
+
+
+def test_a_lone_caller_needs_no_thread(path: Path) -> None:
+    async def main() -> None:
+        async with Watched(path) as watched:
+            await whole_life(watched.store, "key")
+            assert await watched.store.release(await granted(watched.store, "other"))
+            assert (watched.write.given, watched.read.given) == (0, 0)
+
+    asyncio.run(main())
+
+
+def test_with_full_durability_every_write_is_a_thread_s_and_no_read_is(path: Path) -> None:
+    async def main() -> None:
+        async with Watched(path, synchronous="full") as watched:
+            await whole_life(watched.store, "key")
+            assert (watched.write.given, watched.read.given) == (3, 0)
+
+    asyncio.run(main())
+
+
+def test_tasks_that_call_together_share_a_transaction(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    statements = traced(monkeypatch)
+
+    async def main() -> None:
+        async with Watched(path) as watched:
+            store = watched.store
+            leases = await asyncio.gather(*(granted(store, f"warm {n}") for n in range(20)))  # now it is crowded
+            statements.clear()
+            leases = await asyncio.gather(*(granted(store, f"key {n}") for n in range(20)))
+            claiming = statements.count("COMMIT")
+            replies = await asyncio.gather(*(store.complete(lease, ANSWER, retention_ms=DAY_MS) for lease in leases))
+            assert all(replies)
+            assert (claiming, statements.count("COMMIT")) == (1, 2)
+            await whole_life(store, "alone again")
+            assert watched.write.given == 0
+
+    asyncio.run(main())
+
+
+def test_replays_take_no_write_lock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    statements = traced(monkeypatch)
+
+    async def main() -> None:
+        async with Watched(path) as watched:
+            await whole_life(watched.store, "key")
+            statements.clear()
+            await asyncio.gather(*(claim(watched.store, "key", f"owner {n}") for n in range(20)))
+            await claim(watched.store, "key", "late")
+            assert not [each for each in statements if not each.startswith("SELECT")]
+
+    asyncio.run(main())
+
+
+def test_another_writer_is_waited_for_by_a_thread(path: Path) -> None:
+    async def main() -> None:
+        async with Watched(path, busy_timeout_ms=20_000) as watched:
+            await whole_life(watched.store, "done")
+            holder = sqlite3.connect(path, isolation_level=None)
+            holder.execute("BEGIN IMMEDIATE")
+            stuck = [asyncio.create_task(granted(watched.store, name)) for name in ("one", "two")]
+            while not watched.write.given:
+                await asyncio.sleep(0)
+            replays = await asyncio.gather(*(claim(watched.store, "done", f"owner {n}") for n in range(5)))
+            assert all(isinstance(reply, Occupied) for reply in replays)
+            assert not any(task.done() for task in stuck)
+            holder.execute("COMMIT")
+            assert [lease.attempt for lease in await asyncio.gather(*stuck)] == [1, 1]
+            holder.close()
+
+    asyncio.run(main())
+
+
+def test_what_cannot_be_read_at_once_is_read_by_a_thread(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def locked(call: object) -> None:
+        raise StoreUnavailable("somebody else is opening the file")
+
+    async def main() -> None:
+        async with Watched(path) as watched:
+            monkeypatch.setattr(watched.store._database.get(), "read_at_once", locked)
+            await whole_life(watched.store, "key")
+            assert watched.read.given
+
+    asyncio.run(main())
+
+
+def test_the_log_is_brought_back_by_a_thread_before_it_grows_for_ever(path: Path) -> None:
+    async def main() -> None:
+        async with Watched(path) as watched:
+            for number in range(2 * (LOG_MAX + 1)):
+                await granted(watched.store, f"key {number}")
+            assert watched.write.given == 2
+            with watched.store._database.get()._connections.lend("at once") as connection:
+                assert connection.execute("PRAGMA wal_autocheckpoint").fetchone() == (0,)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (Claim(Key("t", "s", "n"), "f", "o", 1, 1, False), 1),
+        (Complete(Lease(Key("t", "s", "n"), "o", 1, 0), ANSWER, 1), 1),
+        (Complete(Lease(Key("t", "s", "n"), "o", 1, 0), Result("x", bytes(3 * PAGE)), 1), 4),
+        (Purge(500), 500),
+    ],
+)
+def test_what_a_call_writes(call: Any, expected: int) -> None:
+    assert weight(call) == expected
+
+
+def test_much_is_written_by_a_thread(path: Path) -> None:
+    async def main() -> None:
+        async with Watched(path) as watched:
+            lease = await granted(watched.store, "key")
+            large = Result("x", bytes(AT_ONCE_MAX * PAGE))
+            assert await watched.store.complete(lease, large, retention_ms=DAY_MS)
+            assert watched.write.given == 1
+            assert await watched.store.purge(limit=500) == 0
+            assert watched.write.given == 2
+            record = await watched.store.get(lease.key)
+            assert record is not None
+            assert record.result == large
+
+    asyncio.run(main())
+
+
+def test_a_task_that_never_pauses_lets_others_run(path: Path) -> None:
+    async def never_pauses(ask: Callable[[], Awaitable[object]]) -> None:
+        while not others_ran:
+            await ask()
+
+    async def other() -> None:
+        others_ran.append(True)
+
+    async def main() -> None:
+        async with Watched(path) as watched:
+            lease = await granted(watched.store, "key")
+            for ask in (
+                lambda: watched.store.get(lease.key),
+                lambda: claim(watched.store, "key", "another"),
+                lambda: watched.store.renew(lease, lease_ms=30_000),
+            ):
+                others_ran.clear()
+                await asyncio.wait_for(asyncio.gather(never_pauses(ask), other()), 20)
+
+    others_ran: list[bool] = []
+    asyncio.run(main())
+
+
+def test_a_call_that_fails_fails_alone(path: Path) -> None:
+    async def main() -> None:
+        async with Watched(path) as watched:
+            with sqlite3.connect(path) as connection:
+                connection.execute(
+                    "CREATE TRIGGER refuse BEFORE INSERT ON semel_records WHEN new.name = 'bad' "
+                    "BEGIN SELECT raise(ROLLBACK, 'refused'); END"
+                )
+            with pytest.raises(StoreUnavailable, match="refused"):
+                await claim(watched.store, "bad")
+            good, bad, also_good = await asyncio.gather(
+                *(claim(watched.store, name) for name in ("good", "bad", "also good")), return_exceptions=True
+            )
+            assert isinstance(good, Acquired)
+            assert isinstance(also_good, Acquired)
+            assert isinstance(bad, StoreUnavailable)
+
+    asyncio.run(main())
+
+
+def test_a_record_that_cannot_be_read_is_its_caller_s_affair(path: Path) -> None:
+    async def main() -> None:
+        async with Watched(path) as watched:
+            await granted(watched.store, "strange")
+            with sqlite3.connect(path) as connection:
+                connection.execute("UPDATE semel_records SET state = 7")
+            with pytest.raises(RecordUnreadable):
+                await claim(watched.store, "strange", "another")
+            assert isinstance(await claim(watched.store, "good"), Acquired)
+
+    asyncio.run(main())
+
+
+class Disk:
+    """A clock that goes on by as much as an answer took."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def answers_in(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+def test_a_slow_file_is_left_to_threads_for_a_while() -> None:
+    disk = Disk()
+    pace = at_once.Pace(disk)
+    for seconds in (0.0, 2 * at_once.SLOW_S, 0.0, 2 * at_once.SLOW_S):  # now and then is not slow
+        pace.timed(disk.answers_in, seconds)
+        assert pace.good()
+    pace.timed(disk.answers_in, 2 * at_once.SLOW_S)
+    assert not pace.good()
+    disk.now_s += at_once.REST_S
+    assert pace.good()
+    pace.timed(disk.answers_in, 2 * at_once.SLOW_S)
+    assert pace.good()
+
+
+def test_threads_answer_the_same_while_the_file_is_slow(path: Path) -> None:
+    async def main() -> None:
+        async with Watched(path) as watched:
+            watched.store._pace._good_from_s = float("inf")
+            await whole_life(watched.store, "key")
+            assert (watched.write.given, watched.read.given) == (4, 1)
+            await asyncio.gather(*(whole_life(watched.store, f"key {n}") for n in range(20)))
+
+    asyncio.run(main())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot fork here")
+def test_nobody_on_the_loop_waits_for_a_fork(path: Path) -> None:
+    async def main() -> None:
+        async with Watched(path) as watched:
+            connections = watched.store._database.get()._connections
+            connections.freeze()
+            waiting = asyncio.create_task(whole_life(watched.store, "key"))
+            while not watched.write.given:
+                await asyncio.sleep(0)
+            assert not waiting.done()
+            connections.thaw()
+            await waiting
+
+    asyncio.run(main())
+
+
+def test_both_faces_and_both_ways_meet_in_one_file(path: Path) -> None:
+    async def main() -> None:
+        async with Watched(path) as watched, AsyncSqliteStore(Settings(str(path), "full")) as other:
+            sync = SqliteStore(str(path))
+            names = [f"key {n}" for n in range(30)]
+            found = await asyncio.gather(
+                *(claim(store, name, f"{id(store)}") for name in names for store in (watched.store, other)),
+                *(
+                    asyncio.to_thread(
+                        lambda key: sync.claim(
+                            key, "f", owner="sync", lease_ms=30_000, retention_ms=DAY_MS, takeover=False
+                        ),
+                        Key("t", "s", name),
+                    )
+                    for name in names
+                ),
+            )
+            assert sorted(reply.lease.key.name for reply in found if isinstance(reply, Acquired)) == sorted(names)
+            sync.close()
+
+    asyncio.run(main())
