@@ -9,22 +9,17 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from semel.core.effects import Claim, Complete, Release, Remove, Resolve
+from semel.core.effects import Claim, Complete, Effect, Release, Remove, Resolve
 from semel.core.records import Acquired, Key
 
 
-def changed_key(call: object, reply: object) -> Key | None:
+def changed_key(call: Effect[Any], reply: object) -> Key | None:
     """The key that a call took out of somebody's hands, or may have. Who only looked wakes nobody."""
-    match call, reply:
-        case Claim(key), Acquired():
-            return key
-        case ((Complete(lease) | Release(lease)), _):
-            return lease.key
-        case ((Resolve(key) | Remove(key)), _):
-            return key
-        case _:
-            return None
+    if isinstance(call, Claim):
+        return call.key if isinstance(reply, Acquired) else None
+    return call.key if isinstance(call, Complete | Release | Resolve | Remove) else None
 
 
 class Waiters:
