@@ -12,8 +12,8 @@ ATTEMPT = "attempt = CASE WHEN r.expires_ms + r.refuse_ms <= now_ms THEN 1 ELSE 
 CREATED = "created_ms = CASE WHEN r.expires_ms + r.refuse_ms <= now_ms THEN now_ms ELSE r.created_ms END"
 PAST_RETENTION = '"r.expires_ms + r.refuse_ms <= now_ms AND r.lease_until_ms <= now_ms"'
 HELD = "AND r.state = {IN_PROGRESS} AND r.owner = c.owner"
-RENEW = HELD + "\nRETURNING r.tenant, r.scope, r.name, r.owner, r.attempt"
-COMPLETE = HELD + "\nRETURNING r.tenant, r.scope, r.name, r.owner, {NOTIFIED}"
+RENEW = HELD + "\nRETURNING c.number, r.attempt"
+COMPLETE = HELD + "\nRETURNING c.number, {NOTIFIED}"
 FINISHED = "lease_until_ms = now_ms, expires_ms = now_ms + c.retention_ms"
 RELEASE_FIRST = HELD + " AND r.attempt = 1"
 RELEASE_LATER = "UPDATE {table} AS r SET owner = '', lease_until_ms = now_ms FROM c"
@@ -29,6 +29,7 @@ FAULTS = [
     Fault("a mismatch takes over", QUERIES, " AND r.fingerprint = c.fingerprint", "", times=2),
     Fault("an unknown outcome is run again", QUERIES, "(c.takeover AND ", "(", times=2),
     Fault("a repeated take-over takes over from itself", QUERIES, " AND r.owner <> c.owner", ""),
+    Fault("the last of many claims in a batch is told that it won", SCRIPTS, "in reversed(calls)}", "in calls}"),
     Fault("a repeated claim of another request is granted", SCRIPTS, " and record.fingerprint == call.fingerprint", ""),
     Fault(
         "a take-over keeps the attempt",
@@ -69,7 +70,7 @@ FAULTS = [
         "\nWHERE r.owner = c.owner",
         "\nWHERE r.owner = c.owner OR r.state <> {IN_PROGRESS}",
     ),
-    Fault("a repeated complete is told no", SCRIPTS, " or _held(call.lease) in before for", " for"),
+    Fault("a repeated complete is told no", SCRIPTS, " or held in before for", " for"),
     Fault("complete does not restart the retention", QUERIES, FINISHED, "lease_until_ms = now_ms"),
     Fault("complete does not end the lease", QUERIES, FINISHED, "expires_ms = now_ms + c.retention_ms"),
     Fault(

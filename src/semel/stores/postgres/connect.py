@@ -22,6 +22,7 @@ from psycopg.pq import TransactionStatus
 from semel.core.effects import Effect
 from semel.errors import StoreMisconfigured, StoreUnavailable
 from semel.stores.postgres.arrays import ArrayDumper
+from semel.stores.postgres.exchange import Exchange
 from semel.stores.postgres.settings import Settings
 from semel.stores.sql.migrations import HOW_TO_MIGRATE
 from semel.stores.sql.statements import Rows, Statement
@@ -98,6 +99,7 @@ def bounded(exchange: PQGen[RV], timeout_s: float) -> PQGen[RV]:
 class Link(Connection[Row]):
     """Runs our statements. After a failed exchange it is closed, so that nobody reads a late answer."""
 
+    exchange: Exchange
     timeout_s = 5.0
     shown = ""
     lost_before = 0  # for whoever keeps several
@@ -108,8 +110,9 @@ class Link(Connection[Row]):
             link = cls.connect(settings.conninfo, autocommit=True, cursor_factory=RawCursor, prepare_threshold=None)
         link.timeout_s, link.shown = settings.timeout_s, settings.shown
         link.adapters.register_dumper(list, ArrayDumper)
+        link.exchange = Exchange(link.pgconn)
         if settings.prepare and link.perform(Statement(direct(settings), [link.info.backend_pid]))[0][0]:
-            link.prepare_threshold = 0
+            link.prepare_threshold, link.exchange.prepares = 0, True
         return link
 
     @property
@@ -122,6 +125,8 @@ class Link(Connection[Row]):
         while True:
             try:
                 with failures_of(self.shown):
+                    if self.exchange.takes(statement):
+                        return self.wait(self.exchange.ask(statement))
                     cursor = self.execute(statement.sql.encode(), statement.params or None, binary=True)
                     return cursor.fetchall() if cursor.description else []
             except BaseException as error:
@@ -137,6 +142,7 @@ class Link(Connection[Row]):
 class AsyncLink(AsyncConnection[Row]):
     """The same for coroutines."""
 
+    exchange: Exchange
     timeout_s = 5.0
     shown = ""
     lost_before = 0  # for whoever keeps several
@@ -149,8 +155,9 @@ class AsyncLink(AsyncConnection[Row]):
             )
         link.timeout_s, link.shown = settings.timeout_s, settings.shown
         link.adapters.register_dumper(list, ArrayDumper)
+        link.exchange = Exchange(link.pgconn)
         if settings.prepare and (await link.perform(Statement(direct(settings), [link.info.backend_pid])))[0][0]:
-            link.prepare_threshold = 0
+            link.prepare_threshold, link.exchange.prepares = 0, True
         return link
 
     @property
@@ -163,6 +170,8 @@ class AsyncLink(AsyncConnection[Row]):
         while True:
             try:
                 with failures_of(self.shown):
+                    if self.exchange.takes(statement):
+                        return await self.wait(self.exchange.ask(statement))
                     cursor = await self.execute(statement.sql.encode(), statement.params or None, binary=True)
                     return await cursor.fetchall() if cursor.description else []
             except BaseException as error:

@@ -126,16 +126,21 @@ class AsyncConnections:
             if link is not None:
                 await link.close()
 
+    async def _slot(self) -> AsyncLink | None:
+        if not self._slots.empty():  # a timer for nothing costs as much as the rest of this
+            return self._slots.get_nowait()
+        try:
+            async with asyncio.timeout(self._settings.timeout_s):
+                return await self._slots.get()
+        except TimeoutError:
+            raise StoreUnavailable(busy(self._settings)) from None
+
     async def _make_ready(self) -> None:
         await self.run_alone(schema.ready(self._settings), patient=self._settings.migrate)
 
     @asynccontextmanager
     async def _borrowed(self) -> AsyncIterator[AsyncLink]:
-        try:
-            async with asyncio.timeout(self._settings.timeout_s):
-                link = await self._slots.get()
-        except TimeoutError:
-            raise StoreUnavailable(busy(self._settings)) from None
+        link = await self._slot()
         try:
             if link is not None and link.lost_before != self._lost:
                 await link.close()

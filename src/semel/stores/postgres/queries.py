@@ -1,7 +1,8 @@
 """The SQL of the PostgreSQL store. `scripts.py` says when each is asked and what its answer means.
 
 `$n` are PostgreSQL's own placeholders. Calls come as arrays, one for each field, so that a batch is one statement
-whatever its size. The last parameter is the time of an injected clock, or NULL for the server's.
+whatever its size; answers name a call by its number, counted from 1, wherever SQL lets them. The last parameter is the
+time of an injected clock, or NULL for the server's.
 
 Rows are looked up one key at a time (`at_key`) and changed where they were found (`ctid`). A plain join would leave the
 planner the choice to walk over the whole table instead, which it takes, and keeps, if the table was empty then.
@@ -44,7 +45,10 @@ def durable_moment(now: str) -> str:
 
 
 def claim(table: str) -> str:
-    """Three ways out: inserted, taken over (or past retention), or what the snapshot showed. A lost race has none."""
+    """Three ways out: what the snapshot showed, taken over (or past retention), or inserted. A lost race has none.
+
+    Of what was inserted, the caller knows everything but the time: only its key comes back.
+    """
     return f"""
 WITH {durable_moment("$9")}, seen AS MATERIALIZED (
     SELECT c.*, now_ms, r.place, r.fingerprint AS old_fingerprint, r.state, r.owner AS old_owner, r.attempt,
@@ -62,7 +66,7 @@ WITH {durable_moment("$9")}, seen AS MATERIALIZED (
     SELECT tenant, scope, name, fingerprint, {IN_PROGRESS}, owner, 1, now_ms, now_ms + lease_ms, now_ms + retention_ms
     FROM seen WHERE absent ORDER BY number
     ON CONFLICT (tenant, scope, name) DO NOTHING
-    RETURNING {RECORD}
+    RETURNING r.tenant, r.scope, r.name
 ), taken AS (
     UPDATE {table} AS r SET
         attempt = CASE WHEN r.expires_ms + r.refuse_ms <= now_ms THEN 1 ELSE r.attempt + 1 END,
@@ -76,13 +80,13 @@ WITH {durable_moment("$9")}, seen AS MATERIALIZED (
             OR (c.takeover AND r.state = {IN_PROGRESS} AND r.fingerprint = c.fingerprint))
     RETURNING {RECORD}, {NOTIFIED}
 )
-SELECT NULL::bigint, now_ms, NULL, r.* FROM inserted r, moment
+SELECT number, now_ms, NULL, tenant, scope, name, old_fingerprint, state, old_owner, attempt, created_ms,
+    lease_until_ms, expires_ms, completed_ms, format, payload, refuse_ms
+FROM seen WHERE NOT absent AND NOT open
 UNION ALL
 SELECT NULL, now_ms, notified, {RECORD} FROM taken AS r ({", ".join(COLUMNS)}, notified), moment
 UNION ALL
-SELECT number, now_ms, NULL, tenant, scope, name, old_fingerprint, state, old_owner, attempt, created_ms,
-    lease_until_ms, expires_ms, completed_ms, format, payload, refuse_ms
-FROM seen WHERE NOT absent AND NOT open"""
+SELECT NULL, now_ms, NULL, tenant, scope, name{", NULL" * len(COLUMNS[3:])} FROM inserted, moment"""
 
 
 def renew(table: str) -> str:
@@ -90,9 +94,9 @@ def renew(table: str) -> str:
 WITH {durable_moment("$6")}
 UPDATE {table} AS r SET lease_until_ms = now_ms + c.lease_ms
 FROM moment, unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[])
-    AS c (tenant, scope, name, owner, lease_ms), {at_key(table, "r.ctid")} found
+    WITH ORDINALITY AS c (tenant, scope, name, owner, lease_ms, number), {at_key(table, "r.ctid")} found
 WHERE r.ctid = found.ctid AND r.state = {IN_PROGRESS} AND r.owner = c.owner
-RETURNING r.tenant, r.scope, r.name, r.owner, r.attempt, r.lease_until_ms"""
+RETURNING c.number, r.attempt, r.lease_until_ms"""
 
 
 def complete(table: str) -> str:
@@ -103,17 +107,18 @@ UPDATE {table} AS r SET state = c.state, format = c.format, payload = c.payload,
 FROM moment, unnest(
         $1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::bytea[],
         $8::bigint[], $9::bigint[]
-    ) AS c (tenant, scope, name, owner, state, format, payload, retention_ms, refuse_ms),
+    ) WITH ORDINALITY AS c (tenant, scope, name, owner, state, format, payload, retention_ms, refuse_ms, number),
     {at_key(table, "r.ctid")} found
 WHERE r.ctid = found.ctid AND r.state = {IN_PROGRESS} AND r.owner = c.owner
-RETURNING r.tenant, r.scope, r.name, r.owner, {NOTIFIED}"""
+RETURNING c.number, {NOTIFIED}"""
 
 
 def owned(table: str) -> str:
     """What still belongs to its owner, in progress or finished."""
     return f"""
-SELECT c.tenant, c.scope, c.name, c.owner, r.state
-FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS c (tenant, scope, name, owner),
+SELECT c.number, r.state
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[])
+    WITH ORDINALITY AS c (tenant, scope, name, owner, number),
     {at_key(table, "r.owner, r.state")} r
 WHERE r.owner = c.owner"""
 
@@ -123,16 +128,16 @@ def release(table: str) -> str:
     return f"""
 WITH {durable_moment("$5")}, c AS MATERIALIZED (
     SELECT now_ms, c.*, found.ctid AS place
-    FROM moment, unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS c (tenant, scope, name, owner),
-        {at_key(table, "r.ctid")} found
+    FROM moment, unnest($1::text[], $2::text[], $3::text[], $4::text[])
+        WITH ORDINALITY AS c (tenant, scope, name, owner, number), {at_key(table, "r.ctid")} found
 ), gone AS (
     DELETE FROM {table} AS r USING c
     WHERE r.ctid = c.place AND r.state = {IN_PROGRESS} AND r.owner = c.owner AND r.attempt = 1
-    RETURNING r.tenant, r.scope, r.name, c.owner, {NOTIFIED}
+    RETURNING c.number, {NOTIFIED}
 ), kept AS (
     UPDATE {table} AS r SET owner = '', lease_until_ms = now_ms FROM c
     WHERE r.ctid = c.place AND r.state = {IN_PROGRESS} AND r.owner = c.owner AND r.attempt > 1
-    RETURNING r.tenant, r.scope, r.name, c.owner, {NOTIFIED}
+    RETURNING c.number, {NOTIFIED}
 )
 SELECT * FROM gone UNION ALL SELECT * FROM kept"""
 

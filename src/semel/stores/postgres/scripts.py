@@ -11,10 +11,11 @@ Every statement is a transaction of its own and one round trip. Three rules hold
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from operator import itemgetter
+from typing import Any
 
 from semel.core.effects import Claim, Complete, Read, Release, Remove, Renew, Resolve, do
-from semel.core.records import Acquired, Claimed, Key, Lease, Occupied, Record
+from semel.core.records import Acquired, Claimed, Key, Lease, Occupied, Record, State
 from semel.errors import StoreUnavailable
 from semel.store import Counts, Filter, Page
 from semel.stores.postgres import inspection, queries
@@ -22,7 +23,9 @@ from semel.stores.postgres.schema import quoted
 from semel.stores.sql.rows import CODES, IN_PROGRESS, to_record
 from semel.stores.sql.statements import Rows, Script, Statement
 
-C = TypeVar("C", Renew, Complete, Release)
+Parts = tuple[str, str, str]
+Asked = tuple[Parts, int, Claim]
+"""A claim, after its key and its number in the batch."""
 Held = tuple[str, str, str, str]
 """A key and its owner: what renew, complete and release act on."""
 ROUNDS_MAX = 20
@@ -68,37 +71,42 @@ class Scripts:
 
     def claim(self, calls: Sequence[Claim], now_ms: int | None) -> Script[list[Claimed]]:
         replies: dict[int, Claimed] = {}
-        waiting = sorted(enumerate(calls), key=lambda one: _parts(one[1].key))
+        waiting = sorted((_parts(call.key), number, call) for number, call in enumerate(calls))
         for _ in range(ROUNDS_MAX):
             fields = (
-                (*_parts(call.key), call.fingerprint, call.owner, call.lease_ms, call.retention_ms, call.takeover)
-                for _, call in waiting
+                (*parts, call.fingerprint, call.owner, call.lease_ms, call.retention_ms, call.takeover)
+                for parts, _, call in waiting
             )
             rows = yield from do(Statement(self._claim, [*_arrays(fields), now_ms]))
             replies.update(_claimed(waiting, rows))
-            waiting = [one for one in waiting if one[0] not in replies]
-            if not waiting:
+            if len(replies) == len(calls):
                 return [replies[number] for number in range(len(calls))]
-        raise StoreUnavailable(f"{waiting[0][1].key} changed hands {ROUNDS_MAX} times while it was being claimed")
+            waiting = [one for one in waiting if one[1] not in replies]
+        raise StoreUnavailable(f"{waiting[0][2].key} changed hands {ROUNDS_MAX} times while it was being claimed")
 
     def renew(self, calls: Sequence[Renew], now_ms: int | None) -> Script[list[Lease | None]]:
-        last = {held: (*held, call.lease_ms) for held, call in _in_order(calls).items()}
-        leases, _ = yield from self._change(self._renew, last, now_ms)
-        return [_renewed(call.lease, leases.get(_held(call.lease))) for call in calls]
+        given = [_held(call.lease) for call in calls]
+        last = dict(zip(given, calls, strict=True))
+        fields = {held: (*held, last[held].lease_ms) for held in sorted(last)}
+        leases, _ = yield from self._change(self._renew, fields, now_ms)
+        return [_renewed(call.lease, leases.get(held)) for held, call in zip(given, calls, strict=True)]
 
     def complete(self, calls: Sequence[Complete], now_ms: int | None) -> Script[list[bool]]:
-        first = {
+        given = [_held(call.lease) for call in calls]
+        first = dict(zip(given[::-1], calls[::-1], strict=True))
+        fields = {
             held: (*held, CODES[result.state], result.format, result.payload, call.retention_ms, call.refuse_ms)
-            for held, call in _in_order(calls[::-1]).items()
+            for held, call in sorted(first.items(), key=itemgetter(0))
             for result in (call.result,)
         }
-        done, before = yield from self._change(self._complete, first, now_ms)
-        return [_held(call.lease) in done or _held(call.lease) in before for call in calls]
+        done, before = yield from self._change(self._complete, fields, now_ms)
+        return [held in done or held in before for held in given]
 
     def release(self, calls: Sequence[Release], now_ms: int | None) -> Script[list[bool]]:
-        done, _ = yield from self._change(self._release, {held: held for held in _in_order(calls)}, now_ms)
+        given = [_held(call.lease) for call in calls]
+        done, _ = yield from self._change(self._release, {held: held for held in sorted(set(given))}, now_ms)
         # A repeat in the same batch finds nothing to give back.
-        return [done.pop(_held(call.lease), None) is not None for call in calls]
+        return [done.pop(held, None) is not None for held in given]
 
     def read(self, calls: Sequence[Read], now_ms: int | None) -> Script[list[Record | None]]:
         wanted = dict.fromkeys(_parts(call.key) for call in calls)
@@ -108,23 +116,25 @@ class Scripts:
 
     def _change(
         self, sql: str, fields: dict[Held, tuple[Any, ...]], now_ms: int | None
-    ) -> Script[tuple[dict[Held, tuple[Any, ...]], set[Held]]]:
+    ) -> Script[tuple[dict[Held, list[Any]], set[Held]]]:
         """Change rows for those who hold them; says for whom it did so, and whose were finished already.
 
         Who is not answered was superseded, or its row was changed in the same moment (by its own renewal, or by an
         earlier try of the same call), which only a new snapshot shows.
         """
-        done: dict[Held, tuple[Any, ...]] = {}
+        done: dict[Held, list[Any]] = {}
         finished: set[Held] = set()
         for _ in range(ROUNDS_MAX):
+            asked = list(fields)
             rows = yield from do(Statement(sql, [*_arrays(fields.values()), now_ms]))
-            done.update((row[:4], row[4:]) for row in rows)
-            missed = [held for held in fields if held not in done]
-            if not missed:
+            done.update((asked[number - 1], changed) for number, *changed in rows)
+            if len(rows) == len(asked):
                 return done, finished
+            missed = [held for held in asked if held not in done]
             owned = yield from do(Statement(self._owned, _arrays(missed)))
-            finished.update(row[:4] for row in owned if row[4] != IN_PROGRESS)
-            fields = {row[:4]: fields[row[:4]] for row in owned if row[4] == IN_PROGRESS}
+            states = {missed[number - 1]: state for number, state in owned}
+            finished.update(held for held, state in states.items() if state != IN_PROGRESS)
+            fields = {held: fields[held] for held, state in states.items() if state == IN_PROGRESS}
             if not fields:
                 return done, finished
         raise StoreUnavailable(f"{Key(*next(iter(fields))[:3])} changed {ROUNDS_MAX} times while its owner was writing")
@@ -171,41 +181,44 @@ class Scripts:
         return inspection.counts(self._table, now_ms)
 
 
-def _claimed(calls: Sequence[tuple[int, Claim]], rows: Rows) -> dict[int, Claimed]:
-    """What was granted comes back by key, what was there by the number of the call. Who lost a race finds neither."""
+def _claimed(calls: Sequence[Asked], rows: Rows) -> dict[int, Claimed]:
+    """What was there comes back by the number of the call, what was granted by key. Who lost a race finds neither."""
+    first = {parts: call for parts, _, call in reversed(calls)}
     there: dict[int, tuple[Record, int]] = {}
-    granted: dict[Key, tuple[Record, int]] = {}
-    for at, now_ms, _, *row in rows:
-        record = to_record(tuple(row))
-        if at is None:
-            granted[record.key] = record, now_ms
+    granted: dict[Parts, tuple[Record, int]] = {}
+    for row in rows:
+        at, now_ms, _, tenant, scope, name, fingerprint = row[:7]
+        if at is not None:
+            there[at] = to_record(row[3:]), now_ms
+        elif fingerprint is not None:
+            granted[tenant, scope, name] = to_record(row[3:]), now_ms
         else:
-            there[at] = record, now_ms
+            granted[tenant, scope, name] = _inserted(first[tenant, scope, name], now_ms), now_ms
     replies: dict[int, Claimed] = {}
-    for at, (number, call) in enumerate(calls, 1):
-        if found := there.get(at) or granted.get(call.key):
+    for at, (parts, number, call) in enumerate(calls, 1):
+        if found := there.get(at) or granted.get(parts):
             record, now_ms = found
             ours = record.in_progress() and record.owner == call.owner and record.fingerprint == call.fingerprint
             replies[number] = Acquired(record.lease) if ours else Occupied(record, now_ms)
     return replies
 
 
-def _renewed(lease: Lease, row: tuple[Any, ...] | None) -> Lease | None:
+def _inserted(call: Claim, now_ms: int) -> Record:
+    """The record that the statement made for the first call of a key."""
+    until_ms, expires_ms = now_ms + call.lease_ms, now_ms + call.retention_ms
+    return Record(call.key, call.fingerprint, State.IN_PROGRESS, call.owner, 1, now_ms, until_ms, expires_ms)
+
+
+def _renewed(lease: Lease, row: list[Any] | None) -> Lease | None:
     return None if row is None else Lease(lease.key, lease.owner, *row)
 
 
-def _parts(key: Key) -> tuple[str, str, str]:
+def _parts(key: Key) -> Parts:
     return key.tenant, key.scope, key.name
 
 
 def _held(lease: Lease) -> Held:
     return *_parts(lease.key), lease.owner
-
-
-def _in_order(calls: Sequence[C]) -> dict[Held, C]:
-    """The last call for each held key, in the order of the keys."""
-    last = {_held(call.lease): call for call in calls}
-    return {held: last[held] for held in sorted(last)}
 
 
 def _arrays(rows: Iterable[tuple[Any, ...]]) -> list[list[Any]]:
