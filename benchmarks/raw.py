@@ -45,12 +45,12 @@ def pgbench(url: str, callers: int, seconds: float) -> float:
     program = binaries.require("postgres").with_name("pgbench")
     if not program.exists():
         raise binaries.MissingServer("no program pgbench beside this PostgreSQL")
-    length = ["-T", str(round(seconds))] if seconds >= 1 else ["-t", str(max(1, int(500 * seconds)))]
+    count = max(2, int(8_000 * seconds / callers))  # a time would have to last for the connecting, too
     with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
         script.write(PGBENCH)
         script.flush()
-        words = ["-n", "-M", "prepared", "-c", str(callers), "-j", str(min(callers, 2)), "-f", script.name]
-        command = [str(program), *words, *length, url]
+        words = ["-n", "-M", "prepared", "-c", str(callers), "-j", str(min(callers, 2)), "-t", str(count)]
+        command = [str(program), *words, "-f", script.name, url]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     found = re.search(r"tps = ([\d.]+)", done.stdout)
     if found is None:
