@@ -115,7 +115,7 @@ class TestBatching:
             await turn()
             assert not draining.done()
             wire.free.set()
-            await asyncio.wait_for(draining, 5)
+            await asyncio.wait_for(draining, 30)
             assert wire.sent == [["a"], ["b"]]
             assert await outcome(tasks) == ["A", "B"]
 
@@ -338,10 +338,10 @@ class TestShutdown:
             batcher._sender.cancel()
             await turn(1)
             call.close()
-            assert await asyncio.wait_for(batcher.call("b"), 5) == "B", (
+            assert await asyncio.wait_for(batcher.call("b"), 30) == "B", (
                 "a later caller, such as a cleanup, is not stuck"
             )
-            await asyncio.wait_for(batcher.drain(), 5)
+            await asyncio.wait_for(batcher.drain(), 30)
 
         run(main())
 

@@ -109,7 +109,7 @@ class TestCancelledClaim:
         async def main() -> None:
             store = Coalesced()
             await self.cancelled(store)
-            await asyncio.wait_for(store.close(), 5)
+            await asyncio.wait_for(store.close(), 30)
             assert await store.store.get(KEY) is None
 
         asyncio.run(main())
@@ -119,7 +119,7 @@ class TestCancelledClaim:
             store = Coalesced()
             store.lose_replies = 1
             await self.cancelled(store)
-            await asyncio.wait_for(store.close(), 5)
+            await asyncio.wait_for(store.close(), 30)
             assert await store.store.get(KEY) is None
 
         asyncio.run(main())
@@ -129,7 +129,7 @@ class TestCancelledClaim:
             store = Coalesced()
             store.lose_replies = 2  # of the claim, and of the first release
             await self.cancelled(store)
-            await asyncio.wait_for(store.close(), 5)
+            await asyncio.wait_for(store.close(), 30)
             releases = [call for calls in store.sent for call in calls if isinstance(call, Release)]
             assert [each.lease.owner for each in releases] == ["gone", "gone"]
             assert await store.store.get(KEY) is None
@@ -183,7 +183,7 @@ def test_a_loop_that_was_abandoned_does_not_keep_the_next_one_from_closing() -> 
     left = asyncio.all_tasks(loop)
     assert left, "it was still at it"
     store.lose_replies = 0
-    asyncio.run(asyncio.wait_for(store.close(), 5))
+    asyncio.run(asyncio.wait_for(store.close(), 30))
     for task in left:
         task.cancel()
     loop.run_until_complete(asyncio.wait(left))

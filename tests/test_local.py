@@ -23,10 +23,10 @@ class Connection:
 
 
 def in_a_child(work: Callable[[], bool]) -> bool:
-    """Fork, and say whether `work` returned True there within ten seconds."""
+    """Fork, and say whether `work` returned True there within half a minute."""
     pid = os.fork()
     if pid == 0:
-        threading.Timer(10, os._exit, [3]).start()
+        threading.Timer(30, os._exit, [3]).start()
         try:
             os._exit(0 if work() else 1)
         except BaseException:

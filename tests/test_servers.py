@@ -18,15 +18,17 @@ from servers.postgres import Postgres, PostgresServer, database_of
 from servers.process import Server, ServerFailed
 from servers.redis import RedisServer
 
+PATIENCE_S = 20
+
 
 def query(url: str, statement: str) -> list[tuple[object, ...]]:
-    with psycopg.connect(url, connect_timeout=2, prepare_threshold=None) as connection:
+    with psycopg.connect(url, connect_timeout=PATIENCE_S, prepare_threshold=None) as connection:
         cursor = connection.execute(statement.encode())
         return cursor.fetchall() if cursor.description else []
 
 
-def client(url: str) -> "redis.Redis":
-    return redis.Redis.from_url(url, socket_timeout=0.2, retry=None)
+def client(url: str, timeout_s: float = PATIENCE_S) -> "redis.Redis":
+    return redis.Redis.from_url(url, socket_timeout=timeout_s, retry=None)
 
 
 def readable(descriptor: int, seconds: float) -> bool:
@@ -78,14 +80,14 @@ def test_postgres_paused_answers_nobody_until_it_is_resumed(private_postgres: Po
         connection.pgconn.send_query(b"SELECT 1")
         assert not readable(connection.pgconn.socket, 0.05)
         private_postgres.resume()
-        assert readable(connection.pgconn.socket, 5)
+        assert readable(connection.pgconn.socket, PATIENCE_S)
 
 
 def test_redis_paused_answers_nobody_until_it_is_resumed(private_redis: RedisServer) -> None:
-    with client(private_redis.url) as connection:
+    with client(private_redis.url, timeout_s=0.2) as hasty, client(private_redis.url) as connection:
         private_redis.pause()
         with pytest.raises(redis.TimeoutError):
-            connection.ping()
+            hasty.ping()
         private_redis.resume()
         assert connection.ping()
 

@@ -46,6 +46,7 @@ def gateway(running: tuple[GatewayServer, Upstream]) -> GatewayServer:
 @pytest.fixture
 def upstream(running: tuple[GatewayServer, Upstream]) -> Iterator[Upstream]:
     yield running[1]
+    running[1].settle()
     running[1].behaviours.clear()
     running[1].go.clear()
 

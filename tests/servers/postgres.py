@@ -1,8 +1,13 @@
 """PostgreSQL: a server of our own, or one that is there already."""
 
+import atexit
+import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
@@ -35,6 +40,7 @@ class PostgresServer(Server, Postgres):
 
     stop_signal = signal.SIGINT  # "fast": does not wait for clients to leave
     refuses_root = True
+    _model: ClassVar[Path | None] = None
 
     def __init__(self, *settings: str) -> None:
         self._program = binaries.reachable(binaries.require("postgres"))
@@ -43,8 +49,16 @@ class PostgresServer(Server, Postgres):
         Postgres.__init__(self, f"postgresql://postgres@127.0.0.1:{self.port}/postgres")
 
     def prepare(self) -> None:
-        options = ("--auth=trust", "--username=postgres", "--encoding=UTF8", "--no-locale", "--no-sync")
-        self.run([self._program.with_name("initdb"), *options, f"--pgdata={self.folder / 'data'}"])
+        """The first one of this process takes a second and is kept; whoever comes later begins with a copy."""
+        model = PostgresServer._model
+        if model is None:
+            PostgresServer._model = model = Path(tempfile.mkdtemp(prefix="semel-postgres-"))
+            atexit.register(shutil.rmtree, model, ignore_errors=True)
+            if user := self._user():
+                os.chown(model, user.pw_uid, user.pw_gid)
+            options = ("--auth=trust", "--username=postgres", "--encoding=UTF8", "--no-locale", "--no-sync")
+            self.run([self._program.with_name("initdb"), *options, f"--pgdata={model / 'data'}"])
+        self.run(["cp", "-R", "-p", model / "data", self.folder / "data"])
 
     def command(self) -> Sequence[str | Path]:
         settings = (

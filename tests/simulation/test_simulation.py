@@ -24,7 +24,7 @@ PART = 2_600
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("first", [0, PART])
 def test_every_history_keeps_every_promise(first: int) -> None:
-    """In a process of its own, where nobody measures coverage: that would take most of the time."""
+    """In a process of its own, as `make sim` runs them: nobody measures, and little else is in memory."""
     options = ["--check", "--processes", "1", "--first", str(first), "--count", str(PART)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("COV", "SEMEL_SEED"))}
     done = subprocess.run(

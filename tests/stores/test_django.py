@@ -20,6 +20,15 @@ from semel.testing import AsyncStoreContract, StoreContract
 from semel.testing.calls import claim, granted, held
 
 
+@pytest.fixture(scope="module", autouse=True)
+def little_to_look_through() -> Iterator[None]:
+    """Each of these tests collects garbage at its end: not also among all that pytest has collected before."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 class Database:
     """One database as Django is told about it. The instance travels to other processes, which are told again."""
 

@@ -118,7 +118,7 @@ def test_a_server_that_does_not_answer(private_postgres: PostgresServer) -> None
             started = time.monotonic()
             with pytest.raises(StoreUnavailable, match=r"no answer within 0\.2 s"):
                 store.complete(lease, ANSWER, retention_ms=1_000)
-            assert time.monotonic() - started < 2
+            assert time.monotonic() - started < 10
         private_postgres.resume()
         for store, lease in leases:
             assert store.complete(lease, ANSWER, retention_ms=3_600_000)

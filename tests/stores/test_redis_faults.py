@@ -44,7 +44,7 @@ def test_a_paused_server_is_unavailable_and_the_claim_may_have_happened(private_
         started = time.monotonic()
         with pytest.raises(StoreUnavailable):
             store.claim(KEY, "f", owner="owner", **CLAIM)
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 10
         private_redis.resume()
         assert granted(store.claim(KEY, "f", owner="owner", **CLAIM)).attempt == 1
         assert isinstance(store.claim(KEY, "f", owner="other", **CLAIM), Occupied)

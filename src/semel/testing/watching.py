@@ -18,7 +18,7 @@ from semel.testing.clock import ManualClock
 from semel.testing.handles import Handles
 from semel.testing.processes import PATIENCE_S, Crew
 
-WAIT_MS = 5_000
+WAIT_MS = 30_000
 """Far more than waking takes, so a wait that ends by its timeout is seen."""
 SETTLE_S = 0.03
 
