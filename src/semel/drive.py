@@ -10,12 +10,12 @@ import time
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import nullcontext
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from semel.core.effects import Claim, Complete, Effect, Emit, Pause, Plan, Read, Release, Renew, Wait
 from semel.errors import StoreError
 from semel.events import Event, EventKind
-from semel.store import Answering, AsyncStore, AsyncWatchable, Store, Watchable
+from semel.store import AsyncStore, AsyncWatchable, Store, Watchable
 from semel.timing import CallListener, Timing
 
 T = TypeVar("T")
@@ -145,6 +145,15 @@ def _by_kind(performers: Performers, ask: Callable[[Effect[Any]], Any]) -> Calla
         return find(type(effect), ask)(effect)
 
     return perform
+
+
+@runtime_checkable
+class Answering(Protocol):
+    """A store whose named methods may only make a call value of their arguments (`semel.stores.faces`)."""
+
+    def answering(self) -> Callable[[Effect[Any]], Any] | None:
+        """What takes the call values themselves; None when some method does more than to make one."""
+        ...
 
 
 class Nothing:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
-from semel.core.effects import Effect
 from semel.core.records import Claimed, Key, Lease, Record, Result
 
 Clock = Callable[[], int]
@@ -116,15 +115,6 @@ class AsyncStore(Protocol):
     async def get(self, key: Key) -> Record | None: ...
     async def purge(self, *, limit: int) -> int: ...
     async def close(self) -> None: ...
-
-
-@runtime_checkable
-class Answering(Protocol):
-    """A store whose named methods may only make a call value of their arguments (`semel.stores.faces`)."""
-
-    def answering(self) -> Callable[[Effect[Any]], Any] | None:
-        """What takes the call values themselves; None when some method does more than to make one."""
-        ...
 
 
 @runtime_checkable

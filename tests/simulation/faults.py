@@ -235,7 +235,7 @@ FAULTS = [
         "repeated headers collapse",
         HTTP,
         "return tuple([header for header in headers if header[0].lower() not in DROPPED])",
-        "return tuple({header[0]: header for header in headers if header[0].lower() not in DROPPED}.values())",
+        "return tuple({each[0].lower(): each for each in headers if each[0].lower() not in DROPPED}.values())",
     ),
     Fault(
         "the answer leaves before its record",

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from semel.core.effects import Effect
+from semel.core.effects import Claim, Effect, Read, Remove, Resolve
 from semel.core.records import Key, Record
 from semel.drive import performer
 from semel.errors import RecordUnreadable, StoreUnavailable
@@ -119,8 +119,7 @@ class Server:
 
     def _has(self, call: Effect[Any]) -> bool:
         """Whether this is a call that looks at a record which is there."""
-        key: Key | None = getattr(call, "key", None)
-        return key is not None and self.store.get(key) is not None
+        return isinstance(call, Claim | Read | Resolve | Remove) and self.store.get(call.key) is not None
 
     def _answer(self, process: Process, calls: Calls, reply: Asked, answers: list[Any] | RecordUnreadable) -> None:
         if process.loop.dead or reply.done():
