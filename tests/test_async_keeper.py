@@ -269,3 +269,20 @@ def test_a_renewal_is_never_later_than_its_third() -> None:
             assert third_s - QUANTUM_S <= at_s <= third_s + 0.001
 
     run(main())
+
+
+def test_a_moment_that_is_now_on_uvloop() -> None:
+    """Where asyncio has a timer, uvloop has a handle without a time: the next lease must not ask it."""
+    uvloop = pytest.importorskip("uvloop")
+
+    async def main() -> None:
+        store = Renewals()
+        keeper = AsyncKeeper(store)
+        kept = [keeper.keep(lease(number), lease_ms=1) for number in range(3)]
+        async with asyncio.timeout(30):
+            while {name for name, _ in store.asked} != {"key 0", "key 1", "key 2"}:
+                await asyncio.sleep(0.001)
+        for each in kept:
+            keeper.stop(each)
+
+    uvloop.run(main())

@@ -197,7 +197,8 @@ class AsyncRounds:
         self._store = store
         self._loop = loop
         self._wheel = Wheel()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_s = 0.0
         self._renewals: set[asyncio.Task[None]] = set()
 
     def add(self, kept: Kept, part: int) -> None:
@@ -205,13 +206,14 @@ class AsyncRounds:
             return
         due_s = self._loop.time() + kept.lease_ms / 1000 / part
         self._wheel.add(kept, due_s)
-        if self._timer is None or due_s < self._timer.when():
+        if self._timer is None or due_s < self._timer_s:
             self._schedule(due_s)
 
     def _schedule(self, due_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(due_s, self._fire)
+        # Noted here: what uvloop gives for a moment that is now does not know its time.
+        self._timer, self._timer_s = self._loop.call_at(due_s, self._fire), due_s
 
     def _fire(self) -> None:
         self._timer = None
