@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from benchmarks.serving import BODY, AppServer
 from benchmarks.sizes import Size
 
 KNOWN = 512
+SETTLE_S = 0.1
 UNPROTECTED = (BARE, AT_ONCE)
 """The second one is what nobody behind this server can beat."""
 Contender = tuple[str, str, str, int]  # case, who, store, connections
@@ -42,7 +44,7 @@ class Cell:
     prefix: str = ""
 
     def __call__(self) -> Round:
-        before = self.server.effects()
+        before = settled(self.server)
         path = "/hold" if self.mode == "same" else "/pay"
         found = fire(
             self.server.port, self.connections, self.seconds, self.mode, path=path, prefix=self.prefix, known=KNOWN
@@ -59,6 +61,16 @@ class Cell:
         if self.mode == "same" and found.refused != found.requests:
             raise Cheated(f"refused only {found.refused} of {found.requests} repeats")
         return found
+
+
+def settled(server: AppServer) -> int:
+    """How many effects there were, when what the round before left behind has ended: load ends in the middle of it."""
+    before = server.effects()
+    while True:
+        time.sleep(SETTLE_S)
+        if (now := server.effects()) == before:
+            return now
+        before = now
 
 
 def measure(size: Size, places: Places) -> Iterator[Found]:
