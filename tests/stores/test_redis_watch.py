@@ -3,14 +3,15 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import pytest
 
-from semel import Lease
+from semel import Key, Lease
 from semel.stores.redis import watch
 from semel.testing import ManualClock
 from servers.redis import RedisServer
@@ -80,6 +81,25 @@ def test_a_thread_reads_once_and_not_again_when_it_is_told(private_redis: RedisS
             assert ending(there, lease)
             assert wait.result(5)
             assert reads(driver) == before + 2, "the waiter's, and that of the call which ended it"
+
+
+def test_a_confirmation_that_comes_at_once_is_no_change(
+    private_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    following = watch.Listener.following
+
+    @contextmanager
+    def confirmed(self: watch.Listener, name: bytes, key: Key) -> Iterator[watch.Channel]:
+        with following(self, name, key) as channel:
+            until(lambda: channel.confirmed)
+            yield channel
+
+    monkeypatch.setattr(watch.Listener, "following", confirmed)
+    with sync_store(private_redis.url) as store, client(private_redis.url) as driver:
+        granted(store.claim(KEY, "f", owner="owner", **CLAIM))
+        before = reads(driver)
+        store.wait(KEY, owner="owner", timeout_ms=50)
+        assert has_read(driver, before)
 
 
 @pytest.mark.usefixtures("one_connection")

@@ -24,7 +24,7 @@ from semel.stores.redis.check import check
 from semel.stores.redis.commands import Command
 from semel.stores.redis.connect import Failures, Settings, ours
 from semel.stores.redis.scripts import Scripts
-from semel.stores.redis.watch import POLL_S, AsyncListener
+from semel.stores.redis.watch import NEVER_LOOKED, POLL_S, AsyncListener
 from semel.stores.waiters import AsyncWaiters, changed_key
 
 T = TypeVar("T")
@@ -115,7 +115,7 @@ class AsyncRedisStore(CoalescedFace):
         link = self._link.get()
         name = self._scripts.name_of(key)
         with link.waiters.registered(key) as changed, link.listener.following(name, key) as channel:
-            doubts, pause_s = channel.doubts, 0.0 if channel.confirmed else POLL_S
+            doubts, pause_s = NEVER_LOOKED, 0.0 if channel.confirmed else POLL_S
             while True:
                 told = await _within(changed, min(pause_s, deadline - loop.time()))
                 if told and channel.doubts == doubts:

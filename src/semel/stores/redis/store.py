@@ -24,7 +24,7 @@ from semel.stores.redis.commands import Command
 from semel.stores.redis.connect import Failures, Settings, ours
 from semel.stores.redis.examine import examine
 from semel.stores.redis.scripts import Scripts
-from semel.stores.redis.watch import POLL_S, Listener
+from semel.stores.redis.watch import NEVER_LOOKED, POLL_S, Listener
 from semel.stores.waiters import Waiters, changed_key
 
 T = TypeVar("T")
@@ -117,7 +117,8 @@ class RedisStore(Face):
         link = self._link.get()
         name = self._scripts.name_of(key)
         with link.waiters.registered(key) as changed, link.listener.following(name, key) as channel:
-            doubts, pause_s = channel.doubts, 0.0 if channel.confirmed else POLL_S
+            # Nothing is believed before the first look: the channel may have been confirmed a moment ago.
+            doubts, pause_s = NEVER_LOOKED, 0.0 if channel.confirmed else POLL_S
             while True:
                 told = changed.wait(max(0.0, min(pause_s, deadline - time.monotonic())))
                 if told and channel.doubts == doubts:

@@ -24,6 +24,8 @@ POLL_S = 0.25
 """How often a waiter looks by itself."""
 LINGER_S = 1.0
 """How long the connection stays when nobody waits."""
+NEVER_LOOKED = -1
+"""In place of a number of doubts."""
 CONNECT_S = 5.0
 RETRY_S = 0.1
 
