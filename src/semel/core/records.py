@@ -105,8 +105,7 @@ class Lease(Struct, frozen=True, gc=False):
     until_ms: int
 
     def __post_init__(self) -> None:
-        if self.owner == NOBODY:
-            raise ValueError("owner must not be empty: what is in nobody's hands has no lease")
+        check_text("owner", self.owner, OWNER_MAX)
 
 
 class Record(Struct, frozen=True, gc=False):
