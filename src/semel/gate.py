@@ -117,7 +117,7 @@ class Gate:
 
     def admit_under(self, policy: Policy, headers: Sequence[tuple[bytes, bytes]]) -> Admitted | Refused | None:
         try:
-            name = read_key(headers, policy.header_names, policy)
+            name = read_key(headers, policy)
         except KeyMalformed as error:
             return Refused("key-malformed", f"{error}.")
         if name is None:

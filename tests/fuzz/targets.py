@@ -59,7 +59,7 @@ def key_headers(data: bytes) -> None:
     """All headers of a request: at most one key, whatever else there is."""
     headers = [(name.strip(), value) for name, _, value in (line.partition(b":") for line in data.split(b"\n"))]
     with contextlib.suppress(KeyMalformed):
-        name = read_key(headers, ANY.header_names, ANY)
+        name = read_key(headers, ANY)
         given = sum(header.lower() in ANY.header_names for header, _ in headers)
         assert (name is None) == (given == 0)
         assert given <= len(ANY.header_names), "the same header twice is never one key"

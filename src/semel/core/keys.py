@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from operator import itemgetter
 
 from semel.core.policy import Policy
 from semel.core.records import NAME_MAX
 
+NAME = itemgetter(0)
 BARE = re.compile(rb"[\x21\x23-\x2b\x2d-\x7e]+")  # visible ASCII without the double quote and the comma
 STRING = re.compile(rb'"((?:[\x20\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"')
 PARAMETERS = re.compile(
@@ -29,15 +31,15 @@ class KeyMalformed(ValueError):
     """The header does not hold one readable key. The text is for the caller and quotes nothing of the value."""
 
 
-def read_key(headers: Sequence[tuple[bytes, bytes]], names: Sequence[bytes], policy: Policy) -> str | None:
-    """The key in that of `names` (lower case) which is there; None when none is. Alternatives must agree."""
+def read_key(headers: Sequence[tuple[bytes, bytes]], policy: Policy) -> str | None:
+    """The key in that of the policy's headers which is there; None when none is. Alternatives must agree."""
+    if policy.header_set.isdisjoint(map(bytes.lower, map(NAME, headers))):
+        return None
     values = dict(headers)
     if not b"".join(values).islower():  # ASGI says that they are
         headers = [(header.lower(), value) for header, value in headers]
         values = dict(headers)
-    if values.keys().isdisjoint(names):
-        return None
-    sent = [name for name in names if name in values]
+    sent = [name for name in policy.header_names if name in values]
     if len(values) < len(headers):  # something was sent more than once
         for name in sent:
             if sum(header == name for header, _ in headers) > 1:
