@@ -32,8 +32,6 @@ class Profile:
 
 
 QUICK = Profile(requests_least=6_000, faults_least=40, seconds_least=25, seconds_most=240)
-BRIEF = Profile(requests_least=2_500, faults_least=25, seconds_least=8, seconds_most=240)
-"""For the test suite: every kind of fault and every invariant, on a machine that does other things, too."""
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def three(request: pytest.FixtureRequest) -> Iterator[Deployment]:
 
 
 def test_fifty_at_once_on_three_processes_take_effect_once(three: Deployment, key: str) -> None:
-    for round in range(3):
+    for round in range(5):
         name = f"{key}{round}"
         with ThreadPoolExecutor(50) as threads:
             answers = list(threads.map(lambda number: three.servers[number % 3].post("/pay", name), range(50)))  # noqa: B023
