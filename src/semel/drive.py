@@ -24,11 +24,12 @@ logger = logging.getLogger("semel")
 Performers = Mapping[type[Effect[Any]], Callable[[Any], Any]]
 """Who performs which kind of effect."""
 NO_OTHERS: Performers = MappingProxyType({})
+NOT_ASKED: Any = object()
 POLL_MS = 50
 """How often a store that cannot be watched is asked again."""
 
 
-SERIOUS = (EventKind.STORE_FAILED, EventKind.NOT_STORED, EventKind.UNREADABLE)
+SERIOUS = frozenset({EventKind.STORE_FAILED, EventKind.NOT_STORED, EventKind.UNREADABLE})
 """What an operator must hear of although no caller is told why."""
 
 
@@ -39,7 +40,8 @@ def logged(on_event: OnEvent) -> OnEvent:
         level = logging.ERROR if event.kind in SERIOUS else logging.DEBUG
         if logger.isEnabledFor(level):
             log_event(logger, level, event)
-        on_event(event)
+        if on_event is not ignore:
+            on_event(event)
 
     # Who asks for further abilities of the listener finds it behind this.
     return functools.update_wrapper(tell, on_event, assigned=(), updated=())
@@ -73,11 +75,14 @@ def drive(plan: Plan[T], perform: Callable[[Effect[Any]], Any]) -> T:
         plan.close()
 
 
-async def adrive(plan: Plan[T], perform: Callable[[Effect[Any]], Awaitable[Any]]) -> T:
-    """The same for coroutines."""
+async def adrive(plan: Plan[T], perform: Callable[[Effect[Any]], Awaitable[Any]], *, first: Any = NOT_ASKED) -> T:
+    """The same for coroutines. `first` is what became of the plan's first effect, where it was tried already."""
     try:
         step: Callable[[Any], Effect[Any]] = plan.send
         given: Any = None
+        if first is not NOT_ASKED:
+            plan.send(None)
+            step, given = plan.throw if isinstance(first, StoreError) else plan.send, first
         while True:
             try:
                 effect = step(given)
@@ -85,7 +90,8 @@ async def adrive(plan: Plan[T], perform: Callable[[Effect[Any]], Awaitable[Any]]
                 value: T = stop.value
                 return value
             try:
-                step, given = plan.send, await perform(effect)
+                reply = perform(effect)
+                step, given = plan.send, None if reply is NOTHING else await reply
             except StoreError as error:
                 step, given = plan.throw, error
     finally:
@@ -119,7 +125,10 @@ def async_performer(
     """The same for an async `store`."""
 
     def emit(effect: Emit) -> Nothing:
-        tell(on_event, effect.event)
+        try:
+            on_event(effect.event)
+        except Exception:
+            _failed(effect.event)
         return NOTHING
 
     async def wait(effect: Wait) -> int:
@@ -134,7 +143,7 @@ def async_performer(
         await asyncio.sleep(effect.pause_ms / 1000)
         return round(time.monotonic() * 1000)
 
-    return _by_kind({Emit: emit, Wait: wait, Pause: pause, **others}, _async_asking(store, on_event))
+    return _by_kind({Emit: emit, Wait: wait, Pause: pause, **others}, async_asking(store, on_event))
 
 
 def _by_kind(performers: Performers, ask: Callable[[Effect[Any]], Any]) -> Callable[[Effect[Any]], Any]:
@@ -178,7 +187,8 @@ def _asking(store: Store, on_event: OnEvent) -> Callable[[Effect[Any]], Any]:
     return ask if listener is None else timed
 
 
-def _async_asking(store: AsyncStore, on_event: OnEvent) -> Callable[[Effect[Any]], Awaitable[Any]]:
+def async_asking(store: AsyncStore, on_event: OnEvent) -> Callable[[Effect[Any]], Awaitable[Any]]:
+    """The same for an async `store`."""
     listener, ask = _call_listener(on_event), _direct(store)
 
     async def timed(call: Effect[Any]) -> Any:
@@ -229,7 +239,11 @@ def tell(on_event: OnEvent, event: Event) -> None:
     try:
         on_event(event)
     except Exception:
-        logger.exception("the listener failed on %s", event.kind.value)
+        _failed(event)
+
+
+def _failed(event: Event) -> None:
+    logger.exception("the listener failed on %s", event.kind.value)
 
 
 def _ms_since(started: float) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import hashlib
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -10,13 +9,13 @@ from types import MappingProxyType
 from msgspec import Struct
 
 from semel.core.correlation import correlation_of
-from semel.core.records import Key, State
+from semel.core.records import Key, Member, State
 
 NO_KEY = Key("", "", "-")
 """The key of events that are not about a single one, so that every event has one to look at."""
 
 
-class EventKind(enum.Enum):
+class EventKind(Member):
     CLAIMED = "claimed"
     TAKEN_OVER = "taken_over"
     REPLAYED = "replayed"

@@ -9,7 +9,7 @@ from semel.core import model
 from semel.core.decisions import Expired, InFlight, Mismatch, Replay, Run, Unknown
 from semel.core.effects import Complete, Emit, Release
 from semel.core.policy import Policy
-from semel.core.protocol import decide, settle
+from semel.core.protocol import decide, settle, usual
 from semel.core.records import Acquired, Occupied, Record
 from semel.core.tables import CLAIM, SETTLE, Disposal, Ending, Situation, Verdict
 
@@ -34,7 +34,9 @@ def test_a_claim_finds_out(old: Record | None, now_ms: int, takeover: bool, same
     policy = Policy(guarantee="at-least-once" if takeover else "at-most-once")
     for fingerprint, expected in ((SAME, same), (OTHER, other)):
         new, reply = model.claim(old, claim_by("late", fingerprint, takeover=takeover), now_ms)
-        assert type(decide(reply, fingerprint, policy)) is expected
+        decision = decide(reply, fingerprint, policy)
+        assert type(decision) is expected
+        assert usual(reply, fingerprint) == (decision if expected in (Run, Replay) else None)
         if expected is Run:
             assert new.owner == "late"
             assert (new.lease_until_ms, new.expires_ms) == (now_ms + LEASE_MS, now_ms + RETENTION_MS)
@@ -70,7 +72,9 @@ def test_a_refused_key_is_remembered_for_one_more_retention(
     policy = Policy(expired=expired, retention=RETENTION_MS / 1000)
     finished, _ = model.complete(LIVE, Complete(lease_of("first"), ANSWER, policy.retention_ms, policy.refuse_ms), 10)
     _, reply = model.claim(finished, claim_by("late", fingerprint), now_ms)
-    assert type(decide(reply, fingerprint, policy)) is expected
+    decision = decide(reply, fingerprint, policy)
+    assert type(decision) is expected
+    assert usual(reply, fingerprint) == (decision if expected in (Run, Replay) else None)
 
 
 SETTLE_ROWS = [

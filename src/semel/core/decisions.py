@@ -82,5 +82,6 @@ class NotStored(Struct, frozen=True):
     error: StoreError
 
 
+STORED = Stored()
 Decision = Run | Held
 Settlement = Stored | Released | Left | Superseded | NotStored

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 from msgspec import Struct
 
 from semel.core.records import (
+    DURATION_MS_MAX,
     FINGERPRINT_MAX,
     OWNER_MAX,
     Claimed,
@@ -41,8 +42,20 @@ class Claim(Effect[Claimed], frozen=True):
     takeover: bool
 
     def __post_init__(self) -> None:
-        check_text("fingerprint", self.fingerprint, FINGERPRINT_MAX)
-        check_text("owner", self.owner, OWNER_MAX)
+        fingerprint, owner = self.fingerprint, self.owner
+        if (
+            type(fingerprint) is type(owner) is str
+            and 0 < len(fingerprint) <= FINGERPRINT_MAX
+            and 0 < len(owner) <= OWNER_MAX
+            and (texts := fingerprint + owner).isascii()
+            and texts.isprintable()
+            and type(self.lease_ms) is type(self.retention_ms) is int
+            and 1 <= self.lease_ms <= DURATION_MS_MAX
+            and 1 <= self.retention_ms <= DURATION_MS_MAX
+        ):
+            return  # nearly all
+        check_text("fingerprint", fingerprint, FINGERPRINT_MAX)
+        check_text("owner", owner, OWNER_MAX)
         check_duration("lease_ms", self.lease_ms)
         check_duration("retention_ms", self.retention_ms)
 
@@ -71,7 +84,8 @@ class Complete(OfLease[bool], frozen=True):
     """How long the key is refused after that, when its result is gone already."""
 
     def __post_init__(self) -> None:
-        check_duration("retention_ms", self.retention_ms)
+        if type(self.retention_ms) is not int or not 1 <= self.retention_ms <= DURATION_MS_MAX:
+            check_duration("retention_ms", self.retention_ms)
         if self.refuse_ms != 0:
             check_duration("refuse_ms", self.refuse_ms)
 

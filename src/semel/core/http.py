@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from types import MappingProxyType
 from typing import assert_never
 
@@ -25,6 +26,7 @@ REPLAYED = (b"idempotent-replayed", b"true")
 NOT_STORED = (b"idempotency-stored", b"false")
 MARKS = frozenset({REPLAYED[0], NOT_STORED[0]})
 RETRY_AFTER_S = 1
+NAME = itemgetter(0)
 DROPPED = frozenset(name.encode() for name in NEVER_REPLAYED)
 DESCRIBE_BODY = frozenset(("content-type", "content-length", "content-encoding"))
 """Without these the body would be replayed as something else than it is, so they are kept whatever is asked for."""
@@ -185,6 +187,8 @@ def kept_headers(headers: Sequence[tuple[bytes, bytes]], policy: Policy) -> Head
     for by name.
     """
     if policy.replay_headers is None:
+        if DROPPED.isdisjoint(map(bytes.lower, map(NAME, headers))):
+            return tuple(headers)  # nearly all
         return tuple([header for header in headers if header[0].lower() not in DROPPED])
     wanted = DESCRIBE_BODY | frozenset(policy.replay_headers)
     return tuple((name, value) for name, value in headers if name.lower().decode("latin-1") in wanted)

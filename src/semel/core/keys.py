@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from operator import itemgetter
 
 from semel.core.policy import Policy
 from semel.core.records import NAME_MAX
 
-NAME = itemgetter(0)
 BARE = re.compile(rb"[\x21\x23-\x2b\x2d-\x7e]+")  # visible ASCII without the double quote and the comma
 STRING = re.compile(rb'"((?:[\x20\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"')
 PARAMETERS = re.compile(
@@ -33,21 +31,21 @@ class KeyMalformed(ValueError):
 
 def read_key(headers: Sequence[tuple[bytes, bytes]], policy: Policy) -> str | None:
     """The key in that of the policy's headers which is there; None when none is. Alternatives must agree."""
-    if policy.header_set.isdisjoint(map(bytes.lower, map(NAME, headers))):
-        return None
     values = dict(headers)
     if not b"".join(values).islower():  # ASGI says that they are
         headers = [(header.lower(), value) for header, value in headers]
         values = dict(headers)
-    sent = [name for name in policy.header_names if name in values]
-    if len(values) < len(headers):  # something was sent more than once
-        for name in sent:
-            if sum(header == name for header, _ in headers) > 1:
-                raise KeyMalformed(f"the header {name.decode()} was sent more than once")
-    keys = {parse_key(values[name], policy) for name in sent}
-    if len(keys) > 1:
-        raise KeyMalformed(f"the headers {' and '.join(name.decode() for name in sent)} carry different keys")
-    return keys.pop()
+    key: str | None = None
+    for name in policy.header_names:
+        if name not in values:
+            continue
+        if len(values) < len(headers) and sum(header == name for header, _ in headers) > 1:
+            raise KeyMalformed(f"the header {name.decode()} was sent more than once")
+        again, key = key, parse_key(values[name], policy)
+        if again is not None and again != key:
+            sent = [each.decode() for each in policy.header_names if each in values]
+            raise KeyMalformed(f"the headers {' and '.join(sent)} carry different keys")
+    return key
 
 
 def parse_key(value: bytes, policy: Policy) -> str:

@@ -24,7 +24,7 @@ def claim(old: Record | None, call: Claim, now_ms: int) -> tuple[Record, Claimed
     ):
         return old, Acquired(old.lease)  # a lost reply must not become a conflict with oneself
     same = old is not None and old.fingerprint == call.fingerprint
-    found = verdict(situation(old, now_ms, takeover=call.takeover), same=same)
+    found = Verdict.GRANT if old is None else verdict(situation(old, now_ms, takeover=call.takeover), same=same)
     lease_until_ms, expires_ms = now_ms + call.lease_ms, now_ms + call.retention_ms
     if old is None or found is Verdict.GRANT:
         new = Record(call.key, call.fingerprint, State.IN_PROGRESS, call.owner, 1, now_ms, lease_until_ms, expires_ms)
@@ -34,7 +34,7 @@ def claim(old: Record | None, call: Claim, now_ms: int) -> tuple[Record, Claimed
         )
     else:
         return old, Occupied(old, now_ms)
-    return new, Acquired(new.lease)
+    return new, Acquired(Lease(new.key, new.owner, new.attempt, new.lease_until_ms))
 
 
 def read(old: Record | None, now_ms: int) -> Record | None:
@@ -102,7 +102,7 @@ def remove(old: Record | None, call: Remove, now_ms: int) -> tuple[Record | None
 
 
 def _holds(record: Record, owner: str) -> bool:
-    return record.in_progress() and record.owner == owner
+    return record.owner == owner and record.in_progress()
 
 
 def purge(old: Record, now_ms: int) -> tuple[Record | None, bool]:

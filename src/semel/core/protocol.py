@@ -11,6 +11,7 @@ from typing import assert_never
 
 from semel.core.backoff import pauses_ms
 from semel.core.decisions import (
+    STORED,
     Decision,
     Expired,
     Held,
@@ -22,7 +23,6 @@ from semel.core.decisions import (
     Replay,
     Run,
     Settlement,
-    Stored,
     Superseded,
     Undecided,
     Unknown,
@@ -39,6 +39,35 @@ READ_BACK_MS = 1_000
 """How long a claim whose fate is not known is asked for again before the caller is told to come back."""
 ABANDON_MS = 60_000
 """How long an abandoned claim is released in the background; after that its lease lapses."""
+
+
+def claim_for(key: Key, fingerprint: str, owner: str, policy: Policy) -> Claim:
+    """The first effect of `acquire`. What is unknown blocks as long as what is finished would, refusal included."""
+    return Claim(key, fingerprint, owner, policy.lease_ms, policy.retention_ms + policy.refuse_ms, policy.takeover)
+
+
+def complete_for(
+    lease: Lease, ending: Ending, result: Result | None, policy: Policy, kept_ms: int | None
+) -> Complete | None:
+    """The first effect of `settle`, if the key is to be completed."""
+    if SETTLE[ending] is not Disposal.COMPLETE:
+        return None
+    if result is None:
+        raise ValueError(f"work that {ending.value!r} is completed with a result, and none was given")
+    return Complete(lease, result, kept_ms or policy.retention_ms, policy.refuse_ms)
+
+
+def usual(claimed: Claimed, fingerprint: str) -> Run | Replay | None:
+    """What nearly every claim finds, without a plan: nothing, or the result of this very request.
+
+    None leaves the reply to `acquire`, which decides everything else; of these two it would say the same.
+    """
+    if isinstance(claimed, Acquired):
+        return Run(claimed.lease)
+    record = claimed.record
+    if record.result is not None and record.answers(claimed.now_ms) and record.fingerprint == fingerprint:
+        return Replay(record, record.result)
+    return None
 
 
 def decide(claimed: Claimed, fingerprint: str, policy: Policy) -> Decision:
@@ -73,13 +102,16 @@ def acquire(key: Key, fingerprint: str, owner: str, policy: Policy, *, wait_ms: 
     The decision is reported as an event. Whoever stops this plan before its end must `abandon` the claim: it may have
     been granted.
     """
-    # What is unknown blocks as long as what is finished would, refusal included.
-    claim = Claim(key, fingerprint, owner, policy.lease_ms, policy.retention_ms + policy.refuse_ms, policy.takeover)
+    claim = claim_for(key, fingerprint, owner, policy)
     if wait_ms is None:
         wait_ms = policy.wait_ms if policy.waits else 0
     while True:
         try:
-            claimed, repeated = yield from _asked(claim, budget_ms=READ_BACK_MS)
+            repeated = False
+            try:
+                claimed: Claimed = yield claim
+            except StoreUnavailable as error:
+                claimed, repeated = (yield from _again(claim, error, budget_ms=READ_BACK_MS)), True
             decision = decide(claimed, fingerprint, policy)
             if repeated and isinstance(decision, Run):
                 # Its lease may be nearly over, or in other hands: work begins with a whole one.
@@ -108,19 +140,14 @@ def settle(
 
     `kept_ms` overrides the policy's retention for one answer; how long its key is refused afterwards stays as it is.
     """
-    disposal = SETTLE[ending]
-    match disposal:
-        case Disposal.COMPLETE:
-            if result is None:
-                raise ValueError(f"work that {ending.value!r} is completed with a result, and none was given")
-            complete = Complete(lease, result, kept_ms or policy.retention_ms, policy.refuse_ms)
-            settlement = yield from _store(complete, fingerprint, policy)
-        case Disposal.RELEASE:
-            settlement = yield from _give_back(lease, fingerprint, policy)
-        case Disposal.LEAVE:
-            settlement = Left()
-        case _:
-            assert_never(disposal)
+    complete = complete_for(lease, ending, result, policy, kept_ms)
+    settlement: Settlement
+    if complete is not None:
+        settlement = yield from _store(complete, fingerprint, policy)
+    elif SETTLE[ending] is Disposal.RELEASE:
+        settlement = yield from _give_back(lease, fingerprint, policy)
+    else:
+        settlement = Left()
     yield Emit(settled(lease, settlement, result))
     return settlement
 
@@ -160,8 +187,12 @@ def abandon(lease: Lease) -> Plan[bool]:
 
 def _store(complete: Complete, fingerprint: str, policy: Policy) -> Plan[Settlement]:
     try:
-        if (yield from _persist(complete, budget_ms=policy.lease_ms)):
-            return Stored()
+        try:
+            ours: bool = yield complete
+        except StoreUnavailable as error:
+            ours = yield from _again(complete, error, budget_ms=policy.lease_ms)
+        if ours:
+            return STORED
     except StoreError as error:
         return NotStored(error)
     return Superseded((yield from _holds_now(complete.lease.key, fingerprint, policy)))
@@ -169,10 +200,14 @@ def _store(complete: Complete, fingerprint: str, policy: Policy) -> Plan[Settlem
 
 def _give_back(lease: Lease, fingerprint: str, policy: Policy) -> Plan[Settlement]:
     try:
-        ours, repeated = yield from _asked(Release(lease), budget_ms=READ_BACK_MS)
+        try:
+            ours: bool = yield Release(lease)
+        except StoreUnavailable as error:
+            yield from _again(Release(lease), error, budget_ms=READ_BACK_MS)
+            ours = True  # "no" to a repeat may mean that the first try went through; the key is not ours either way
     except StoreError as error:
         return NotStored(error)
-    if ours or repeated:  # "no" to a repeat may mean that the first try went through; the key is not ours either way
+    if ours:
         return Released()
     now = yield from _holds_now(lease.key, fingerprint, policy)
     return Released() if now == Unknown(None) else Superseded(now)  # nothing was done, and nobody has the key
@@ -198,18 +233,25 @@ def _holds_now(key: Key, fingerprint: str, policy: Policy) -> Plan[Held]:
 
 def _persist(effect: Effect[T], *, budget_ms: int) -> Plan[T]:
     """Ask until the store answers or the time is used up."""
-    return (yield from _asked(effect, budget_ms=budget_ms))[0]
+    try:
+        return (yield from do(effect))
+    except StoreUnavailable as error:
+        return (yield from _again(effect, error, budget_ms=budget_ms))
 
 
-def _asked(effect: Effect[T], *, budget_ms: int) -> Plan[tuple[T, bool]]:
-    """The same, and whether it had to be asked more than once. After the first failure everything takes of the time."""
+def _again(effect: Effect[T], failure: StoreUnavailable, *, budget_ms: int) -> Plan[T]:
+    """Ask again after a `failure`, until the store answers or the time is used up; from now on everything takes of it.
+
+    Not around the first try: nearly all calls are answered then, and every request pays for what surrounds it.
+    """
     failed_ms: int | None = None
     for pause_ms in pauses_ms(budget_ms=budget_ms):
+        now_ms = yield from do(Pause(pause_ms))
+        failed_ms = now_ms - pause_ms if failed_ms is None else failed_ms
+        if now_ms - failed_ms > budget_ms:
+            break
         try:
-            return (yield effect), failed_ms is not None
-        except StoreUnavailable:
-            now_ms = yield from do(Pause(pause_ms))
-            failed_ms = now_ms - pause_ms if failed_ms is None else failed_ms
-            if now_ms - failed_ms > budget_ms:
-                raise
-    return (yield effect), failed_ms is not None
+            return (yield from do(effect))
+        except StoreUnavailable as error:
+            failure = error
+    raise failure

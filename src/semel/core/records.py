@@ -47,7 +47,13 @@ def check_duration(field: str, value_ms: int) -> None:
         raise ValueError(f"{field} must be between 1 and {DURATION_MS_MAX} ms, not {value_ms}")
 
 
-class State(enum.Enum):
+class Member(enum.Enum):
+    """One of a few values, each of which exists once: so it is hashed by what it is, and not by its name in Python."""
+
+    __hash__ = object.__hash__
+
+
+class State(Member):
     """States as stored. *Unknown* is not among them: it is derived from `IN_PROGRESS` and a lapsed lease."""
 
     value: Literal["in_progress", "succeeded", "failed"]  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -87,7 +93,9 @@ class Result(Struct, frozen=True, gc=False):
     ok: bool = True
 
     def __post_init__(self) -> None:
-        check_text("format", self.format, FORMAT_MAX)
+        name = self.format
+        if type(name) is not str or not 0 < len(name) <= FORMAT_MAX or not (name.isascii() and name.isprintable()):
+            check_text("format", name, FORMAT_MAX)
         if not isinstance(self.payload, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"payload must be bytes, not {type(self.payload).__name__}")
 
@@ -105,7 +113,9 @@ class Lease(Struct, frozen=True, gc=False):
     until_ms: int
 
     def __post_init__(self) -> None:
-        check_text("owner", self.owner, OWNER_MAX)
+        owner = self.owner
+        if type(owner) is not str or not 0 < len(owner) <= OWNER_MAX or not (owner.isascii() and owner.isprintable()):
+            check_text("owner", owner, OWNER_MAX)
 
 
 class Record(Struct, frozen=True, gc=False):

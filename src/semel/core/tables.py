@@ -8,14 +8,13 @@ says what happens to the key when the work has ended.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from semel.core.records import Record
+from semel.core.records import Member, Record
 
 
-class Situation(enum.Enum):
+class Situation(Member):
     ABSENT = "none, or past retention"
     LIVE = "in_progress, lease live"
     LAPSED_OPEN = "in_progress, lapsed, take-over allowed (at-least-once)"
@@ -24,7 +23,7 @@ class Situation(enum.Enum):
     TOMBSTONE = 'succeeded / failed, past retention, completed under expired="refuse"'
 
 
-class Verdict(enum.Enum):
+class Verdict(Member):
     GRANT = "grant, attempt 1"
     TAKE_OVER = "grant, attempt + 1"
     IN_FLIGHT = "in flight"
@@ -48,20 +47,22 @@ CLAIM: Mapping[Situation, tuple[Verdict, Verdict]] = MappingProxyType(
 
 def situation(record: Record | None, now_ms: int, *, takeover: bool) -> Situation:
     """Name what `record` is at `now_ms`."""
-    if record is None or record.past_retention(now_ms):
+    if record is None:
+        return Situation.ABSENT
+    if record.answers(now_ms):
+        return Situation.FINISHED
+    if record.past_retention(now_ms):
         return Situation.ABSENT
     if record.lapsed(now_ms):
         return Situation.LAPSED_OPEN if takeover else Situation.LAPSED
-    if record.completed_ms is None:
-        return Situation.LIVE
-    return Situation.FINISHED if record.answers(now_ms) else Situation.TOMBSTONE
+    return Situation.LIVE if record.completed_ms is None else Situation.TOMBSTONE
 
 
 def verdict(where: Situation, *, same: bool) -> Verdict:
     return CLAIM[where][0 if same else 1]
 
 
-class Ending(enum.Enum):
+class Ending(Member):
     SUCCEEDED = "returned an answer, status < 400"
     FAILED = "returned an answer, status >= 400"
     REFUSED = 'answered a status that means "refused before running"'
@@ -71,7 +72,7 @@ class Ending(enum.Enum):
     TOO_LARGE = "answer larger than the limit"
 
 
-class Disposal(enum.Enum):
+class Disposal(Member):
     COMPLETE = "complete"
     RELEASE = "release"
     LEAVE = "neither: the effect is unknown, the lease lapses"

@@ -124,7 +124,7 @@ class PerLoop(Generic[T]):
 
     def get(self) -> T:
         loop, last = asyncio.get_running_loop(), self._last
-        if last is not None and last[1]() is loop and last[0] == process():
+        if last is not None and last[1]() is loop and last[0] == _process:
             return last[2]
         value = self._get(loop)
         self._last = process(), ref(loop), value

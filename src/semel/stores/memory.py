@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from semel.clock import wall_ms
@@ -19,13 +20,15 @@ from semel.stores.url import StoreUrl
 from semel.stores.waiters import AsyncWaiters, Waiters, woken
 
 T = TypeVar("T")
-STEPS: Mapping[type[Effect[Any]], Callable[..., tuple[Record | None, Any]]] = {
-    Claim: model.claim,
-    Renew: model.renew,
-    Complete: model.complete,
-    Release: model.release,
-    Resolve: model.resolve,
-    Remove: model.remove,
+Step = Callable[..., tuple[Record | None, Any]]
+ITS_KEY, ITS_LEASE = attrgetter("key"), attrgetter("lease.key")
+STEPS: Mapping[type[Effect[Any]], tuple[Step, Callable[[Any], Key]]] = {
+    Claim: (model.claim, ITS_KEY),
+    Renew: (model.renew, ITS_LEASE),
+    Complete: (model.complete, ITS_LEASE),
+    Release: (model.release, ITS_LEASE),
+    Resolve: (model.resolve, ITS_KEY),
+    Remove: (model.remove, ITS_KEY),
 }
 
 
@@ -39,13 +42,18 @@ class Records:
         self._records: dict[Key, Record] = {}
 
     def answer(self, call: Effect[Any]) -> Any:
-        step = STEPS.get(type(call))
+        if type(call) not in STEPS:
+            return self._read(call)
+        step, key_of = STEPS[type(call)]
+        key = key_of(call)
         with self._lock:
-            if step is not None:
-                return self._step(call.key, step, call)  # type: ignore[attr-defined]
-            if isinstance(call, Read):
-                return model.read(self._records.get(call.key), self._clock())
-        raise TypeError(f"no store performs {call!r}")
+            old = self._records.get(key)
+            new, reply = step(old, call, self._clock())
+            if new is not old:
+                self._put(key, new)
+                if old is not None and (new is None or new.owner != old.owner or new.state is not old.state):
+                    self._wake(key)
+        return reply
 
     def held_by(self, key: Key, owner: str) -> bool:
         record = self._records.get(key)
@@ -88,13 +96,11 @@ class Records:
         else:
             self._records[key] = record
 
-    def _step(self, key: Key, step: Callable[..., tuple[Record | None, Any]], call: Effect[Any]) -> Any:
-        old = self._records.get(key)
-        new, reply = step(old, call, self._clock())
-        self._put(key, new)
-        if old is not None and (new is None or new.owner != old.owner or new.state is not old.state):
-            self._wake(key)
-        return reply
+    def _read(self, call: Effect[Any]) -> Record | None:
+        if not isinstance(call, Read):
+            raise TypeError(f"no store performs {call!r}")
+        with self._lock:
+            return model.read(self._records.get(call.key), self._clock())
 
 
 class MemoryStore(Face):
