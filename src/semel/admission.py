@@ -13,12 +13,12 @@ from typing import Protocol
 from msgspec import Struct
 
 from semel.answers import Answers, Ended
-from semel.core.decisions import InFlight, Replay, Run, Settlement, Undecided
-from semel.core.effects import Emit, Plan, Read, do
+from semel.core.decisions import Decision, InFlight, Replay, Run, Settlement, Undecided
+from semel.core.effects import Claim, Emit, Plan, Read, do
 from semel.core.fingerprint import RequestParts
 from semel.core.http import Response
 from semel.core.prefer import respond_async
-from semel.core.protocol import acquire, settle
+from semel.core.protocol import acquire, claim_for, settle
 from semel.core.records import Lease
 from semel.errors import StoreError
 from semel.events import Event, EventKind
@@ -109,6 +109,12 @@ class Keyed:
         self.accept_s = respond_async(request.headers) if gate.secret is not None else None
         self._asked_at = asked_at
 
+    def claim(self) -> Claim | None:
+        """The first effect of `begin`, if it is known beforehand."""
+        if self.policy.quota is not None:
+            return None
+        return claim_for(self.key, self.fingerprint, self._owner, self.policy)
+
     def begin(self) -> Plan[Begun]:
         """Claim the key, or find out what its caller gets instead."""
         if self.policy.quota is not None and (refused := (yield from self._over_quota())) is not None:
@@ -121,21 +127,24 @@ class Keyed:
             )
             if self.policy.quota is not None and isinstance(decision, Run) and decision.lease.attempt == 1:
                 yield from self._charge()
-        except BaseException:  # nothing has begun, and the claim may have been granted
-            self._front.abandon_later(self._unsure())
+        except BaseException:
+            self.abandon()
             raise
         finally:
             if waiting:
                 self._front.waiters.leave()
+        return self.begun(decision)
+
+    def begun(self, decision: Decision) -> Begun:
         match decision:
-            case Replay():
-                return Answered(self.answers.answer(decision), replayed=True)
+            case Replay(result=result):
+                return Answered(self.answers.replay(result), replayed=True)
             case Run():
                 return decision
             case Undecided() if self.policy.on_store_error == "open":
                 return Unprotected(self._unsure())
             case Undecided():
-                self._front.abandon_later(self._unsure())
+                self.abandon()
             case InFlight() if self.policy.in_flight == "accept" or self.accept_s is not None:
                 return Answered(self.accepted())
             case _:
@@ -152,6 +161,10 @@ class Keyed:
         return settle(
             lease, ended.ending, ended.result, self.policy, fingerprint=self.fingerprint, kept_ms=ended.kept_ms
         )
+
+    def abandon(self) -> None:
+        """Nothing has begun, and the claim may have been granted."""
+        self._front.abandon_later(self._unsure())
 
     def _unsure(self) -> Lease:
         """The lease of a claim that may have been granted."""

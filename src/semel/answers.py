@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from semel.codecs import responses
 from semel.core import http
-from semel.core.decisions import Decision, NotStored, Replay, Run, Settlement, Superseded, Undecided
+from semel.core.decisions import Decision, NotStored, Replay, Run, Settlement, Stored, Superseded, Undecided
 from semel.core.http import Response
 from semel.core.policy import Policy
 from semel.core.records import Result
@@ -64,7 +64,7 @@ class Answers:
     def answered(self, response: Response, policy: Policy, *, nothing_done: bool) -> Ended:
         """The work answered."""
         not_kept, kept_ms = False, None
-        if not OURS.isdisjoint([name.lower() for name, _ in response.headers]):
+        if not OURS.isdisjoint(map(bytes.lower, map(http.NAME, response.headers))):
             response, not_kept, kept_ms = _directed(_without_marks(response), policy)
         ending = Ending.NOTHING_DONE if nothing_done else http.ending_of(response.status, policy)
         ok = response.status < 400
@@ -115,6 +115,8 @@ class Answers:
     def settled(self, settlement: Settlement, ended: Ended) -> Response:
         """What the executor's caller gets."""
         match settlement:
+            case Stored():
+                return ended.response
             case Superseded(Undecided()):
                 return self.problem(
                     "store-unavailable",

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import base64
 import re
+from binascii import b2a_base64
 from collections.abc import Iterable, Sequence
+from os import urandom
 from secrets import token_bytes, token_urlsafe
 
 from msgspec import Struct
@@ -18,7 +20,7 @@ from semel.codecs.canonical import canonical_json
 from semel.core import http
 from semel.core.correlation import trace_label
 from semel.core.effects import Plan
-from semel.core.fingerprint import Fingerprint, RequestParts, digest, fingerprint
+from semel.core.fingerprint import URL_SAFE, Fingerprint, RequestParts, digest, fingerprint
 from semel.core.http import Response
 from semel.core.keys import KeyMalformed, read_key
 from semel.core.policy import Policy
@@ -145,6 +147,15 @@ class Gate:
         else:
             chosen = policy.scope(request)
             scope = f"={chosen.decode('latin-1') if isinstance(chosen, bytes) else chosen}"
+        if (
+            type(tenant) is str
+            and len(tenant) <= TENANT_MAX
+            and len(scope) <= SCOPE_MAX
+            and (both := tenant + scope).isascii()
+            and both.isprintable()
+            and DIGESTED not in both
+        ):
+            return Key(tenant, scope, admitted.name)  # nearly all
         return Key(self.tenant_of(tenant), _bounded(scope, SCOPE_MAX), admitted.name)
 
     def fingerprint(self, policy: Policy, request: RequestParts) -> str:
@@ -195,7 +206,7 @@ class Gate:
         for name in CORRELATION:
             if (value := values.get(name)) is not None:
                 return _labelled(name, value.decode("latin-1"))
-        return token_urlsafe(16)
+        return b2a_base64(urandom(16), newline=False).translate(URL_SAFE, b"=").decode()
 
 
 def _labelled(name: bytes, text: str) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextvars import Context
 from threading import Semaphore
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+Ended = Callable[[asyncio.Task[Any]], None]
 logger = logging.getLogger("semel")
 DETACHED_MAX = 1_000
 """How many accepted operations may run at once without their callers."""
@@ -26,11 +27,19 @@ class Tasks:
         self._detached: set[asyncio.Task[Any]] = set()
         self._abandoning = Semaphore(ABANDONING_MAX)
 
-    def spawn(self, work: Coroutine[Any, Any, T], context: Context | None = None) -> asyncio.Task[T]:
-        """Run `work` in a task that nobody's cancellation reaches, and keep it until it ends."""
+    def spawn(
+        self, work: Coroutine[Any, Any, T], context: Context | None = None, *, ended: Ended | None = None
+    ) -> asyncio.Task[T]:
+        """Run `work` in a task that nobody's cancellation reaches, and keep it until it ends; then call `ended`."""
         task = asyncio.get_running_loop().create_task(work, context=context)
         self._running.add(task)
-        task.add_done_callback(self._running.discard)
+
+        def forget(task: asyncio.Task[T]) -> None:  # one callback: each is another step of the loop
+            self._running.discard(task)
+            if ended is not None:
+                ended(task)
+
+        task.add_done_callback(forget)
         return task
 
     def may_abandon(self) -> bool:

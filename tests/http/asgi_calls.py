@@ -15,6 +15,7 @@ from semel.core.effects import Effect, Pause
 from semel.core.records import Record
 from semel.store import Filter
 from semel.stores.memory import AsyncMemoryStore
+from semel.tasks import Ended
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -178,11 +179,11 @@ class Front(IdempotencyMiddleware):
 
         self.perform = hasty
 
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def spawn(self, work: Coroutine[Any, Any, Any], ended: Ended | None = None) -> asyncio.Task[Any]:
         if self.truly_at is not None and next(self.spawned) == self.truly_at[0]:
             self.truly = CancelAt(work, self.truly_at[1])
-            return super().spawn(self.truly.run())
-        return super().spawn(work)
+            return super().spawn(self.truly.run(), ended)
+        return super().spawn(work, ended)
 
     async def ask(self, wire: Wire | None = None, **request: Any) -> Wire:
         wire = wire or Wire(**request)

@@ -9,7 +9,7 @@ import pytest
 from asgi_calls import Front, Wire, Work, on_loop, reply
 
 from semel import NotExecuted, Policy, Record, State
-from semel.asgi.exchange import Unfinished
+from semel.asgi.execution import Unfinished
 from semel.asgi.types import Receive, Scope, Send
 from semel.running import current_operation
 

@@ -6,7 +6,7 @@ from mutants.fault import Fault
 
 MODEL, RECORDS, TABLES, PROTOCOL = "core/model.py", "core/records.py", "core/tables.py", "core/protocol.py"
 KEEPER, BATCH, MEMORY, GATE, HTTP = "keeper.py", "batch.py", "stores/memory.py", "gate.py", "core/http.py"
-ADMISSION, ANSWERS, EXCHANGE, EXECUTION = "admission.py", "answers.py", "asgi/exchange.py", "asgi/execution.py"
+ADMISSION, ANSWERS, EXECUTION = "admission.py", "answers.py", "asgi/execution.py"
 
 FAULTS = [
     Fault(
@@ -136,8 +136,20 @@ FAULTS = [
     Fault(
         "the superseded answer for themselves",
         PROTOCOL,
-        "        if (yield from _persist(complete, budget_ms=policy.lease_ms)):\n            return Stored()",
-        "        yield from _persist(complete, budget_ms=policy.lease_ms)\n        return Stored()",
+        "        if ours:\n            return STORED",
+        "        return STORED",
+    ),
+    Fault(
+        "the superseded believe that they are stored",
+        EXECUTION,
+        "        if stored is not True:\n",
+        "        if not isinstance(stored, bool):\n",
+    ),
+    Fault(
+        "another request's result at first sight",
+        PROTOCOL,
+        " and record.answers(claimed.now_ms) and record.fingerprint == fingerprint:",
+        " and record.answers(claimed.now_ms):",
     ),
     Fault(
         "what was not stored is said to be stored",
@@ -145,16 +157,13 @@ FAULTS = [
         "    except StoreError as error:\n"
         "        return NotStored(error)\n"
         "    return Superseded((yield from _holds_now(complete",
-        "    except StoreError:\n        return Stored()\n    return Superseded((yield from _holds_now(complete",
+        "    except StoreError:\n        return STORED\n    return Superseded((yield from _holds_now(complete",
     ),
     Fault(
         "a completion that got no answer counts as stored",
-        PROTOCOL,
-        "        except StoreUnavailable:\n            now_ms",
-        "        except StoreUnavailable:\n"
-        "            if isinstance(effect, Complete):\n"
-        "                return True, False  # type: ignore[return-value]\n"
-        "            now_ms",
+        EXECUTION,
+        "            except StoreError as error:\n                stored = error\n",
+        "            except StoreError:\n                stored = True\n",
     ),
     Fault(
         "renewal is not stopped",
@@ -202,10 +211,12 @@ FAULTS = [
     Fault(
         "a result is acknowledged before it is kept",
         MEMORY,
-        "        self._put(key, new)\n        if old",
-        "        if isinstance(call, Complete):\n            return reply\n        self._put(key, new)\n        if old",
+        "                self._put(key, new)\n                if old",
+        "                if isinstance(call, Complete):\n"
+        "                    return reply\n"
+        "                self._put(key, new)\n                if old",
     ),
-    Fault("replay across tenants", GATE, "return Key(self.tenant_of(tenant), ", 'return Key("", '),
+    Fault("replay across tenants", GATE, "return Key(tenant, scope, ", 'return Key("", scope, '),
     Fault("one key for all endpoints", GATE, 'scope = f"{request.method} {request.path}"', 'scope = ""'),
     Fault(
         "the fingerprint ignores the body",
@@ -240,30 +251,28 @@ FAULTS = [
     Fault(
         "the answer leaves before its record",
         EXECUTION,
-        "        settlement = await self.settle(done)\n        await self.exchange.respond(",
-        "        await self.exchange.respond(done.response)\n"
-        "        settlement = await self.settle(done)\n"
-        "        await self.exchange.respond(",
+        "        try:\n            await self._respond(",
+        "        try:\n            await self._respond(done.response)\n            await self._respond(",
     ),
     Fault(
         "interrupted work is stored as a failure",
-        EXCHANGE,
-        "            await run.leave(Ending.INTERRUPTED)\n",
-        "            await run.finish(self.answers.raised())\n",
+        EXECUTION,
+        "            await self._leave(Ending.INTERRUPTED)\n",
+        "            await self._finish(keyed.answers.raised())\n",
     ),
     Fault(
         "fail closed runs", ADMISSION, 'case Undecided() if self.policy.on_store_error == "open":', "case Undecided():"
     ),
     Fault(
         "fail open has no mark",
-        EXCHANGE,
+        EXECUTION,
         '[*without_directives(message.get("headers", ())), http.NOT_STORED]',
         'without_directives(message.get("headers", ()))',
     ),
     Fault(
         "a caller who leaves takes the work along",
-        EXCHANGE,
-        "            self.caller_left = True\n            raise",
+        EXECUTION,
+        "            self._caller_left = True\n            raise",
         "            work.cancel()\n            raise",
     ),
 ]

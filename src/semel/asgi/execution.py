@@ -5,39 +5,188 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from semel.admission import Keyed
-from semel.answers import NO_ANSWER, Ended
-from semel.asgi.types import Message
+from semel.admission import Keyed, Unprotected
+from semel.answers import NO_ANSWER, Ended, without_directives
+from semel.asgi.types import Message, Receive, Scope, Send, send_response
 from semel.core import http
-from semel.core.decisions import Settlement, Superseded
+from semel.core.decisions import STORED, Run, Settlement, Superseded
 from semel.core.http import Response
+from semel.core.protocol import abandon, complete_for
 from semel.core.records import Lease
+from semel.core.reports import settled
 from semel.core.tables import Ending
-from semel.drive import adrive
-from semel.running import Operation
+from semel.drive import NOT_ASKED, adrive, tell
+from semel.errors import NotExecuted, OutcomeUnknown, StoreError
+from semel.running import Operation, enter
+from semel.tasks import report
 
 if TYPE_CHECKING:
-    from semel.asgi.exchange import Exchange
+    from semel.asgi.middleware import IdempotencyMiddleware
+
+UNSTORABLE = frozenset(
+    f"http.response.{name}" for name in ("pathsend", "zerocopysend", "trailers", "push", "early_hint", "debug")
+)
+"""Extensions whose answers could not be stored: for a keyed request the server is said to lack them."""
+
+
+class Unfinished(RuntimeError):
+    """The application returned before its answer was complete."""
 
 
 class Execution:
-    """The work of one exchange: collects the answer, settles the lease, and only then lets the answer go."""
+    """Runs the application, settles its lease, answers. The caller may leave at any moment; what has begun goes on.
 
-    def __init__(self, exchange: Exchange, keyed: Keyed, lease: Lease) -> None:
-        self.exchange = exchange
-        self.keyed = keyed
-        self.answers = exchange.answers
-        self.lease = lease
-        self.kept = exchange.front.keeper.keep(lease, lease_ms=exchange.policy.lease_ms)
-        self.operation = Operation(lease, self.kept)
-        self.ended = False
-        self._settled = False
-        self._status = 0
+    The application runs in a task of its own. Everything about the request that changes is here.
+    """
+
+    __slots__ = (
+        "_answered",
+        "_answering",
+        "_app_answered",
+        "_body",
+        "_caller_left",
+        "_chunks",
+        "_ended",
+        "_finished",
+        "_finishing",
+        "_front",
+        "_headers",
+        "_kept",
+        "_keyed",
+        "_lease",
+        "_over",
+        "_pending",
+        "_receive",
+        "_scope",
+        "_send",
+        "_settled",
+        "_size",
+        "_status",
+        "_streaming",
+        "operation",
+    )
+
+    def __init__(
+        self, front: IdempotencyMiddleware, keyed: Keyed, body: bytes, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        self._front = front
+        self._keyed = keyed
+        self._body: bytes | None = body
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._caller_left = self._answering = self._streaming = self._app_answered = False
+        self._answered: asyncio.Event | None = None
+        # The answer, as the application sends it.
+        self._status = self._size = 0
         self._headers: http.Headers = ()
         self._chunks: list[bytes] = []
-        self._size = 0
-        self._streaming = False
         self._pending: Ended | None = None
+        # How far its end is: decided, acknowledged by the store; being stored and sent, and who waits for that.
+        self._ended = self._settled = self._finishing = False
+        self._finished: asyncio.Future[None] | None = None
+
+    async def outlived(self, begun: Run | Unprotected) -> None:
+        """Run the work in a task that outlives its caller."""
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        work = self._front.spawn(self._work(begun), self._work_ended)
+        accept_s = self._keyed.accept_s
+        try:
+            if accept_s is None or not await self._accepted_after(work, accept_s):
+                await self._over  # not the work itself: whoever is cancelled takes along what it waits for
+                work.result()
+        except asyncio.CancelledError:
+            self._caller_left = True
+            raise
+        finally:
+            if not work.done():  # nobody waits for it any more, so nobody else would tell how it failed
+                work.add_done_callback(report)
+
+    def _work_ended(self, _: object) -> None:
+        """The work has ended, and there is nothing to wait for unless somebody is still storing its answer."""
+        if self._finishing:
+            self._when_finished().add_done_callback(self._work_ended)
+        elif not self._over.done():  # by the caller's cancellation
+            self._over.set_result(None)
+
+    async def _accepted_after(self, work: asyncio.Task[None], wait_s: int) -> bool:
+        """Answer 202 when the work takes longer than the caller prefers to wait. The work goes on."""
+        await asyncio.wait([self._over], timeout=wait_s)
+        if self._answering or work.done() or not self._front.tasks.may_detach(work):
+            return False
+        self._answering = True
+        await send_response(self._send, self._keyed.accepted())
+        return True
+
+    async def _work(self, begun: Run | Unprotected) -> None:
+        self._lease = begun.lease
+        if isinstance(begun, Unprotected):
+            self._answering = True  # by the application
+            enter(Operation(begun.lease))
+            await self._front.app(self._scope, self._replayed_receive, self._marked_send)
+        elif self._caller_left:  # nothing has begun, and nobody would get the answer
+            await adrive(abandon(begun.lease), self._front.perform)
+        else:
+            await self._execute(begun.lease)
+
+    async def _execute(self, lease: Lease) -> None:
+        front, keyed = self._front, self._keyed
+        self._kept = front.keeper.keep(lease, lease_ms=keyed.policy.lease_ms)
+        self.operation = Operation(lease, self._kept)
+        if self._scope.get("extensions"):
+            self._scope["extensions"] = {
+                name: value for name, value in self._scope["extensions"].items() if name not in UNSTORABLE
+            }
+        enter(self.operation)
+        try:
+            await front.app(self._scope, self._replayed_receive, self.send)
+        except (NotExecuted, OutcomeUnknown) as error:
+            await self._finish(keyed.answers.declared(error))
+        except tuple(keyed.policy.release_exceptions):
+            await self._leave(Ending.NOTHING_DONE)
+            raise
+        except Exception:
+            if self.operation.nothing_was_done:
+                await self._leave(Ending.NOTHING_DONE)
+            else:
+                await self._finish(keyed.answers.raised())
+            raise
+        except BaseException:  # truly cancelled: nobody may say how it ended, so renewal stops and the lease lapses
+            await self._leave(Ending.INTERRUPTED)
+            raise
+        if self._finishing or not self._settled:
+            await self._finish()
+        if not self._ended:
+            await self._finish(keyed.answers.raised())
+            which = f"{self._scope['method']} {self._scope['path']}"
+            raise Unfinished(f"the application returned with its answer to {which} unfinished")
+
+    # What the application asks for and sends
+
+    async def _replayed_receive(self) -> Message:
+        """The body that was read. Later the application learns that the client left, once its answer is complete."""
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        if not self._app_answered:
+            if self._answered is None:
+                self._answered = asyncio.Event()
+            await self._answered.wait()
+        return await self._receive()
+
+    def _whole(self) -> None:
+        """The application's answer is complete."""
+        self._app_answered = True
+        if self._answered is not None:
+            self._answered.set()
+
+    async def _marked_send(self, message: Message) -> None:
+        """Fail open: the application's own answer, with the mark that nothing was stored."""
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*without_directives(message.get("headers", ())), http.NOT_STORED]}
+        await self._send(message)
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            self._whole()
 
     async def send(self, message: Message) -> None:
         """What the application sends. The first message that says so ends the answer; nothing changes it later."""
@@ -45,108 +194,137 @@ class Execution:
         try:
             if self._streaming:
                 await self._stream(message)
-            elif not self.ended and self._pending is None:
-                await self._collect(message, more)
+            elif self._ended or self._pending is not None:
+                pass
+            elif message["type"] == "http.response.start":
+                if self._status:
+                    raise RuntimeError("the application started its answer twice")
+                self._status = message["status"]
+                self._headers = tuple([(bytes(name), bytes(value)) for name, value in message.get("headers", ())])
+            elif message["type"] == "http.response.body":
+                if not self._status:
+                    raise RuntimeError("the application sent a body before the start of its answer")
+                self._chunks.append(message.get("body", b""))
+                self._size += len(self._chunks[-1])
+                if self._size > self._keyed.policy.result_max:
+                    await self._overflow(more)
+                elif not more:
+                    await self._collected()
         finally:
             if not more:
-                self.exchange.app_answered.set()
+                self._whole()
 
-    async def _collect(self, message: Message, more: bool) -> None:
-        if message["type"] == "http.response.start":
-            if self._status:
-                raise RuntimeError("the application started its answer twice")
-            self._status = message["status"]
-            self._headers = tuple((bytes(name), bytes(value)) for name, value in message.get("headers", ()))
-        elif message["type"] == "http.response.body":
-            if not self._status:
-                raise RuntimeError("the application sent a body before the start of its answer")
-            self._chunks.append(message.get("body", b""))
-            self._size += len(self._chunks[-1])
-            if self._size > self.exchange.policy.result_max:
-                await self._overflow(more)
-            elif not more:
-                await self._whole()
+    async def _stream(self, message: Message) -> None:
+        if not self._caller_left:
+            await self._send(message)
 
-    async def _whole(self) -> None:
+    async def _collected(self) -> None:
+        keyed, operation = self._keyed, self.operation
         response = Response(self._status, self._headers, b"".join(self._chunks))
-        done = self._reported() or self.answers.answered(
-            response, self.exchange.policy, nothing_done=self.operation.nothing_was_done
-        )
+        done = self._reported(response) if operation.reported is not None else None
+        done = done or keyed.answers.answered(response, keyed.policy, nothing_done=operation.nothing_was_done)
         if response.status < 500:
-            await self.finish(done)
+            await self._finish(done)
         else:  # frameworks answer 500 for an exception and then let it go on: it comes before the next step of the loop
             self._pending = done
-            self.exchange.front.spawn(self.finish())
+            self._front.spawn(self._finish())
 
-    def _reported(self) -> Ended | None:
+    def _reported(self, response: Response) -> Ended | None:
         """The work raised, its framework has reported that, and is answering for it with a status of 500 or more."""
-        error = self.operation.reported
-        if error is None or self._status < 500 or self.operation.nothing_was_done:
+        error, keyed = self.operation.reported, self._keyed
+        if error is None or response.status < 500 or self.operation.nothing_was_done:
             return None
-        if isinstance(error, tuple(self.exchange.policy.release_exceptions)):
-            return Ended(Ending.NOTHING_DONE, None, Response(self._status, self._headers, b"".join(self._chunks)))
-        return self.answers.declared(error) or self.answers.raised()
+        if isinstance(error, tuple(keyed.policy.release_exceptions)):
+            return Ended(Ending.NOTHING_DONE, None, response)
+        return keyed.answers.declared(error) or keyed.answers.raised()
 
-    async def finish(self, done: Ended | None = None) -> None:
+    async def _overflow(self, more: bool) -> None:
+        """Too large to keep: a tombstone is stored first, then the answer streams on, whole."""
+        answers, response = self._keyed.answers, Response(self._status, self._headers, b"")
+        done = answers.too_large(response, self._keyed.policy, nothing_done=self.operation.nothing_was_done)
+        settlement: Settlement = await asyncio.shield(self._front.spawn(self._settle(done)))
+        final = answers.settled(settlement, done)
+        body = b"".join(self._chunks)
+        self._chunks.clear()
+        if isinstance(settlement, Superseded):  # the store's answer goes out, this one nowhere
+            await self._respond(final)
+        elif not self._answering:
+            self._answering = self._streaming = True
+            self._whole()  # nothing depends on the rest: an endless stream may end when its caller leaves
+            await self._send({"type": "http.response.start", "status": final.status, "headers": list(final.headers)})
+            await self._stream({"type": "http.response.body", "body": body, "more_body": more})
+
+    # How it ends
+
+    async def _finish(self, done: Ended | None = None) -> None:
         """Settle with `done`, or with the answer that is pending, then answer.
 
         The first call decides, and every call waits for it. Cancelling whoever waits does not stop it.
         """
-        exchange = self.exchange
         done, self._pending = done or self._pending, None
-        if done is None or self.ended:
-            while exchange.finishing is not None and not exchange.finishing.done():
-                await asyncio.shield(exchange.finishing)
+        if done is None or self._ended:
+            while self._finishing:
+                await asyncio.shield(self._when_finished())
             return
-        self.ended = True
-        finishing = exchange.finishing = asyncio.get_running_loop().create_future()
+        self._finishing = True
         try:
-            await self._finish(done)
+            await self._respond(self._keyed.answers.settled(await self._settle(done), done))
         except asyncio.CancelledError:
             if not self._settled:  # the store's reply was lost: the same owner asks again, and is answered alike
-                exchange.finishing = exchange.front.spawn(self._finish(done))
+                self._front.spawn(self._finish_again(done), self._is_finished)
+                raise
+            self._is_finished()
             raise
-        finally:
-            finishing.set_result(None)
+        except BaseException:
+            self._is_finished()
+            raise
+        self._is_finished()
 
-    async def _finish(self, done: Ended) -> None:
-        settlement = await self.settle(done)
-        await self.exchange.respond(self.answers.settled(settlement, done))
+    def _is_finished(self, _: object = None) -> None:
+        self._finishing = False
+        if self._finished is not None:
+            self._finished.set_result(None)
 
-    async def settle(self, done: Ended) -> Settlement:
-        exchange = self.exchange
-        self.ended, self._pending = True, None
-        exchange.front.keeper.stop(self.kept)
-        settlement = await adrive(self.keyed.settle(self.lease, done), exchange.front.perform)
+    def _when_finished(self) -> asyncio.Future[None]:
+        """For those who have to wait, which are few."""
+        if self._finished is None:
+            self._finished = asyncio.get_running_loop().create_future()
+        return self._finished
+
+    async def _finish_again(self, done: Ended) -> None:
+        await self._respond(self._keyed.answers.settled(await self._settle(done), done))
+
+    async def _settle(self, done: Ended) -> Settlement:
+        """Ask for the completion itself, and drive the plan only if there is more to it."""
+        front, keyed, lease = self._front, self._keyed, self._lease
+        self._ended, self._pending = True, None
+        front.keeper.stop(self._kept)
+        stored = NOT_ASKED
+        complete = complete_for(lease, done.ending, done.result, keyed.policy, done.kept_ms)
+        if complete is not None:
+            try:
+                stored = await front.store_call(complete)
+            except StoreError as error:
+                stored = error
+        if stored is not True:
+            settlement = await adrive(keyed.settle(lease, done), front.perform, first=stored)
+            self._settled = True
+            return settlement
         self._settled = True
-        return settlement
+        if front.heard():
+            tell(front.listener, settled(lease, STORED, done.result))
+        return STORED
 
-    async def leave(self, ending: Ending) -> None:
+    async def _leave(self, ending: Ending) -> None:
         """Settle without an answer: the framework, or nobody, gives one. If an answer was given already, it stands."""
-        if not self.ended:
-            await self.settle(Ended(ending, None, NO_ANSWER))
+        if not self._ended:
+            await self._settle(Ended(ending, None, NO_ANSWER))
         elif ending is not Ending.INTERRUPTED:
-            await self.finish()
+            await self._finish()
 
-    async def _overflow(self, more: bool) -> None:
-        """Too large to keep: a tombstone is stored first, then the answer streams on, whole."""
-        exchange = self.exchange
-        response = Response(self._status, self._headers, b"")
-        done = self.answers.too_large(response, exchange.policy, nothing_done=self.operation.nothing_was_done)
-        settlement: Settlement = await asyncio.shield(exchange.front.spawn(self.settle(done)))
-        final = self.answers.settled(settlement, done)
-        body = b"".join(self._chunks)
-        self._chunks.clear()
-        if isinstance(settlement, Superseded):  # the store's answer goes out, this one nowhere
-            await exchange.respond(final)
-        elif not exchange.answering:
-            exchange.answering = self._streaming = True
-            exchange.app_answered.set()  # nothing depends on the rest: an endless stream may end when its caller leaves
-            await exchange.wire_send(
-                {"type": "http.response.start", "status": final.status, "headers": list(final.headers)}
-            )
-            await self._stream({"type": "http.response.body", "body": body, "more_body": more})
-
-    async def _stream(self, message: Message) -> None:
-        if not self.exchange.caller_left:
-            await self.exchange.wire_send(message)
+    async def _respond(self, response: Response) -> None:
+        """Send the one answer of this exchange."""
+        if not self._answering:
+            self._answering = True
+            if not self._caller_left:
+                await send_response(self._send, response)

@@ -12,7 +12,7 @@ from typing import Any
 from semel import marks
 from semel.admission import WAITERS_MAX, Waiters
 from semel.answers import DIRECTIVE, without_directives
-from semel.asgi.exchange import Exchange
+from semel.asgi.exchange import serve, told
 from semel.asgi.routes import mark_in, marked_in, place_of
 from semel.asgi.types import App, Message, Receive, Scope, Send, send_response
 from semel.core import http
@@ -21,7 +21,7 @@ from semel.core.policy import Policy
 from semel.core.protocol import abandon
 from semel.core.records import Lease
 from semel.core.rules import Rule
-from semel.drive import OnEvent, adrive, async_performer, ignore, logged
+from semel.drive import OnEvent, adrive, async_asking, async_performer, ignore, logged
 from semel.gate import Gate, Refused
 from semel.keeper import AsyncKeeper
 from semel.marks import SAFE, UNMARKED, Mark, Marked
@@ -30,7 +30,7 @@ from semel.opening import open_async_store
 from semel.published import published
 from semel.quota import DEFAULT_STORAGE, AsyncQuotas, counting
 from semel.store import AsyncStore
-from semel.tasks import Tasks
+from semel.tasks import Ended, Tasks
 
 Identify = Callable[[Scope], "str | Awaitable[str | None] | None"]
 
@@ -72,6 +72,9 @@ class IdempotencyMiddleware:
         quotas = AsyncQuotas(quota_storage)
         if self.gate.has_quota:
             _ = quotas.limiter  # says at start-up what is missing
+        self.listener = listener
+        self._is_heard = on_event is not ignore
+        self.store_call = async_asking(self.store, listener)
         self.perform = async_performer(self.store, listener, counting(quotas))
         self.keeper = AsyncKeeper(self.store, listener)
         self.waiters = Waiters(waiters_max)
@@ -104,7 +107,7 @@ class IdempotencyMiddleware:
         elif isinstance(admitted, Refused):
             await send_response(send, self.gate.answers(root).refused(admitted.kind, admitted.detail))
         else:
-            await Exchange(self, admitted, self.gate.answers(root), scope, receive, send).run()
+            await serve(self, admitted, self.gate.answers(root), scope, receive, send)
 
     def mark(self, scope: Scope) -> Mark:
         """The mark of the endpoint that will run."""
@@ -114,19 +117,22 @@ class IdempotencyMiddleware:
         """Every marked endpoint, for the published policy."""
         return marked_in(scope, self.app)
 
-    async def tenant(self, scope: Scope) -> str | None:
+    def caller(self, scope: Scope) -> str | Awaitable[str | None] | None:
         """Who calls: what `identify` says, else the authenticated user, else whoever holds these credentials."""
         if self.identify is not None:
-            who = self.identify(scope)
-            return await who if not isinstance(who, str) and inspect.isawaitable(who) else who
+            return self.identify(scope)
         user = scope.get("user")
         known = user is not None and getattr(user, "is_authenticated", True)
         authorization = next((value for name, value in scope["headers"] if name == b"authorization"), None)
         return self.gate.caller(_name_of(user) if known else None, authorization)
 
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def heard(self) -> bool:
+        """Whether anybody is told what happens as a rule. What is serious is always told."""
+        return self._is_heard or logger.isEnabledFor(logging.DEBUG)
+
+    def spawn(self, work: Coroutine[Any, Any, Any], ended: Ended | None = None) -> asyncio.Task[Any]:
         """Run `work` in a task that nobody's cancellation reaches, and keep it until it ends."""
-        return self.tasks.spawn(work)
+        return self.tasks.spawn(work, ended=ended)
 
     def abandon_later(self, lease: Lease) -> None:
         """Give back a claim whose fate is not known."""
@@ -145,7 +151,7 @@ class IdempotencyMiddleware:
         found = published(self.gate, path, scope["headers"], root=root, marks=lambda: self.marked(scope))
         if not isinstance(found, Monitored):
             return found
-        return await adrive(self.gate.monitor(found, await self.tenant(scope), root), self.perform)
+        return await adrive(self.gate.monitor(found, await told(self.caller(scope)), root), self.perform)
 
     def _closing(self, send: Send) -> Send:
         """When the application has stopped, so do we."""
