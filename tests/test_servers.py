@@ -10,10 +10,13 @@ from pathlib import Path
 
 import psutil
 import psycopg
+import pymysql
 import pytest
 import redis
 
 from servers import binaries, process
+from servers.mariadb import MariadbServer, arguments
+from servers.needing import needed
 from servers.postgres import Postgres, PostgresServer, database_of
 from servers.process import Server, ServerFailed
 from servers.redis import RedisServer
@@ -72,6 +75,20 @@ def test_redis_keeps_its_data_when_killed(private_redis: RedisServer) -> None:
             connection.ping()
         private_redis.restart()
         assert connection.get("kept") == b"1"
+
+
+def test_mariadb_keeps_its_data_when_killed() -> None:
+    with needed("mariadb", MariadbServer) as server:
+        given = arguments(server.create_database("kept"))
+        with pymysql.connect(**given) as connection, connection.cursor() as cursor:
+            cursor.execute("CREATE TABLE kept AS SELECT 1 AS number")
+        server.kill()
+        with pytest.raises(pymysql.err.OperationalError):
+            pymysql.connect(**given)
+        server.restart()
+        with pymysql.connect(**given) as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT number FROM kept")
+            assert cursor.fetchall() == ((1,),)
 
 
 def test_postgres_paused_answers_nobody_until_it_is_resumed(private_postgres: PostgresServer) -> None:

@@ -1,1 +1,1 @@
-"""Private PostgreSQL, Redis and PgBouncer servers for the tests, which may kill, pause and restart them."""
+"""Private PostgreSQL, Redis, PgBouncer and MariaDB servers for the tests, which may kill, pause and restart them."""

@@ -15,6 +15,8 @@ PROGRAMS = {
     "postgres": ("postgres",),
     "redis": ("redis-server", "valkey-server"),
     "pgbouncer": ("pgbouncer",),
+    "mariadb": ("mariadbd",),
+    "mariadb-install-db": ("mariadb-install-db",),
     "chromium": ("chromium", "chromium-browser", "google-chrome"),
     "curl": ("curl",),
     "spin": ("spin",),

@@ -17,6 +17,7 @@ PACKAGES = {
     "postgres": ["postgresql"],
     "redis": ["redis-server"],
     "pgbouncer": ["pgbouncer"],
+    "mariadb": ["mariadb-server-core", "mariadb-client-core"],  # the second has what mariadb-install-db needs
     "chromium": ["chromium", "fonts-dejavu-core"],  # a browser for pages, which need letters
     "curl": ["curl"],
     "spin": ["spin"],

@@ -10,15 +10,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import aiomysql
 import aiosqlite
 import asyncpg
 import psycopg
+import pymysql
 import sqlalchemy as sa
 from psycopg import sql
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 import semel
+from servers.mariadb import arguments
 
 CREATE = "CREATE TABLE effects (id integer PRIMARY KEY, name text NOT NULL)"
 CREATE_POSTGRES = CREATE.replace("integer PRIMARY", "bigserial PRIMARY")
@@ -173,6 +176,41 @@ async def aiosqlite_connection(url: str, level: str) -> AsyncIterator[aiosqlite.
         await connection.commit()
 
 
+@contextmanager
+def pymysql_connection(url: str, level: str) -> Iterator[Any]:
+    connection = pymysql.connect(**arguments(url))
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET TRANSACTION ISOLATION LEVEL {level or 'REPEATABLE READ'}")
+        yield connection
+        connection.commit()
+    finally:
+        connection.close()  # rolls back what is open
+
+
+@contextmanager
+def pymysql_begun(url: str, level: str) -> Iterator[Any]:
+    with pymysql.connect(**arguments(url), autocommit=True, cursorclass=pymysql.cursors.DictCursor) as connection:
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET TRANSACTION ISOLATION LEVEL {level or 'REPEATABLE READ'}")
+        connection.begin()
+        yield connection
+        connection.commit()
+
+
+@asynccontextmanager
+async def aiomysql_connection(url: str, level: str) -> AsyncIterator[Any]:
+    given = arguments(url)
+    connection = await aiomysql.connect(db=given.pop("database"), **given)
+    try:
+        async with connection.cursor() as cursor:
+            await cursor.execute(f"SET TRANSACTION ISOLATION LEVEL {level or 'REPEATABLE READ'}")
+        yield connection
+        await connection.commit()
+    finally:
+        connection.close()
+
+
 # SQLAlchemy
 
 
@@ -275,6 +313,10 @@ async def orm_async_write(session: Any, name: str) -> None:
     session.add(Effect(name=name))
 
 
+def no_effect(connection: Any, name: str) -> None:
+    raise TypeError("MariaDB holds no records: nothing is written within a block there")
+
+
 def _sqlalchemy(driver: str, database: str, *, is_async: bool) -> list[Mode]:
     connect, session = (
         (sqlalchemy_async_connection, sqlalchemy_async_session)
@@ -282,7 +324,7 @@ def _sqlalchemy(driver: str, database: str, *, is_async: bool) -> list[Mode]:
         else (sqlalchemy_connection, sqlalchemy_session)
     )
     write: Callable[[Any, str], Any] = orm_async_write if is_async else orm_write
-    levels = ON_POSTGRES if database == "postgres" else ON_SQLALCHEMYS_SQLITE
+    levels = ON_SQLALCHEMYS_SQLITE if database == "sqlite" else ON_POSTGRES
     return [
         Mode(f"sqlalchemy-{driver}-connection", database, partial(connect, driver), text_write, is_async, levels),
         Mode(f"sqlalchemy-{driver}-session", database, partial(session, driver), write, is_async, levels),
@@ -304,5 +346,12 @@ MODES = [
 DJANGO = [
     Mode("django-postgres", "postgres", partial(django_atomic, "default"), django_write, levels=tuple(LEVELS)),
     Mode("django-sqlite", "sqlite", partial(django_atomic, "lite"), django_write, levels=ON_DJANGOS_SQLITE),
+]
+ON_MARIADB = [  # for semel.database only: there is no store
+    Mode("pymysql", "mariadb", pymysql_connection, no_effect),
+    Mode("pymysql-begun", "mariadb", pymysql_begun, no_effect),
+    Mode("aiomysql", "mariadb", aiomysql_connection, no_effect, is_async=True),
+    *_sqlalchemy("pymysql", "mariadb", is_async=False),
+    *_sqlalchemy("aiomysql", "mariadb", is_async=True),
 ]
 Begin = AbstractContextManager[Any] | AbstractAsyncContextManager[Any]

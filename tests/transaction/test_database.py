@@ -1,4 +1,4 @@
-"""insert_or_get, update_if, append and watermarks, on every driver, with races on PostgreSQL."""
+"""insert_or_get, update_if, append and watermarks, on every driver, with races on PostgreSQL (see test_mariadb.py)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
+import pymysql
 import pytest
 import sqlalchemy as sa
 
@@ -18,11 +19,14 @@ from semel import database
 from semel.database import Stale, StreamConflict
 from semel.transaction import RetryTransaction
 from semel.watermark import Gap, watermark
-from transaction.modes import MODES, Mode, path_of
+from servers.mariadb import arguments
+from transaction.modes import MODES, ON_MARIADB, Mode, path_of, sqlalchemy_url
 
-each_mode = pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+each_mode = pytest.mark.parametrize("mode", [*MODES, *ON_MARIADB], ids=lambda mode: mode.name)
 SOME = ("psycopg", "asyncpg", "sqlalchemy-psycopg-connection", "sqlite3", "aiosqlite", "sqlalchemy-aiosqlite-session")
-some_modes = pytest.mark.parametrize("mode", [mode for mode in MODES if mode.name in SOME], ids=lambda mode: mode.name)
+some_modes = pytest.mark.parametrize(
+    "mode", [*(mode for mode in MODES if mode.name in SOME), *ON_MARIADB], ids=lambda mode: mode.name
+)
 TABLES = (
     "CREATE TABLE payments (id {}, intent varchar(50) UNIQUE, amount integer, version integer NOT NULL DEFAULT 1)",
     "CREATE TABLE events (aggregate_id varchar(80), sequence bigint, kind varchar(50), note varchar(50), "
@@ -43,17 +47,34 @@ def tables(urls: Mapping[str, str]) -> None:
     lite.close()
 
 
-def within_one(mode: Mode, urls: Mapping[str, str], act: Callable[[Any], Any]) -> Any:
+@pytest.fixture(scope="module")
+def mariadb(mariadb_url: str) -> str:
+    connection = pymysql.connect(**arguments(mariadb_url))
+    watermark("any", connection).create()
+    with connection, connection.cursor() as cursor:
+        for sql in TABLES:
+            cursor.execute(sql.format("bigint AUTO_INCREMENT PRIMARY KEY"))
+    return mariadb_url
+
+
+@pytest.fixture
+def url(mode: Mode, urls: Mapping[str, str], request: pytest.FixtureRequest) -> str:
+    """Who has no MariaDB misses no other database's tests."""
+    found: str = request.getfixturevalue("mariadb") if mode.database == "mariadb" else urls[mode.database]
+    return found
+
+
+def within_one(mode: Mode, url: str, act: Callable[[Any], Any]) -> Any:
     """`act(connection)` in one transaction, awaited if need be."""
 
     async def tasks() -> Any:
-        async with mode.begin(urls[mode.database], "") as connection:
+        async with mode.begin(url, "") as connection:
             done = act(connection)
             return await done if inspect.isawaitable(done) else done
 
     if mode.is_async:
         return asyncio.run(tasks())
-    with mode.begin(urls[mode.database], "") as connection:
+    with mode.begin(url, "") as connection:
         return act(connection)
 
 
@@ -62,11 +83,11 @@ def function(mode: Mode, name: str) -> Any:
 
 
 @each_mode
-def test_insert_or_get(mode: Mode, urls: Mapping[str, str]) -> None:
+def test_insert_or_get(mode: Mode, url: str) -> None:
     def put(amount: int) -> Any:
         values = {"intent": mode.name, "amount": amount}
         return within_one(
-            mode, urls, lambda made: function(mode, "insert_or_get")(made, "payments", values, on="intent")
+            mode, url, lambda made: function(mode, "insert_or_get")(made, "payments", values, on="intent")
         )
 
     row, created = put(10)
@@ -75,14 +96,14 @@ def test_insert_or_get(mode: Mode, urls: Mapping[str, str]) -> None:
 
 
 @some_modes
-def test_update_if_and_update(mode: Mode, urls: Mapping[str, str]) -> None:
+def test_update_if_and_update(mode: Mode, url: str) -> None:
     where = {"intent": f"{mode.name}.locked"}
     values = {**where, "amount": 1}
-    within_one(mode, urls, lambda made: function(mode, "insert_or_get")(made, "payments", values, on=["intent"]))
+    within_one(mode, url, lambda made: function(mode, "insert_or_get")(made, "payments", values, on=["intent"]))
 
     def change(version: int, amount: int) -> Any:
         options = {"where": where, "version": version, "values": {"amount": amount}}
-        return within_one(mode, urls, lambda made: function(mode, "update_if")(made, "payments", **options))
+        return within_one(mode, url, lambda made: function(mode, "update_if")(made, "payments", **options))
 
     assert change(1, 2)["version"] == 2
     stale = change(1, 3)
@@ -95,13 +116,13 @@ def test_update_if_and_update(mode: Mode, urls: Mapping[str, str]) -> None:
             connection, "payments", where=where, change=lambda row: {"amount": row["amount"] + 10}
         )
 
-    assert within_one(mode, urls, again)["amount"] == 12
+    assert within_one(mode, url, again)["amount"] == 12
     where["intent"] = "nobody"
     assert change(1, 1) == Stale(None)
 
 
 @some_modes
-def test_events(mode: Mode, urls: Mapping[str, str]) -> None:
+def test_events(mode: Mode, url: str) -> None:
     stream = f"order of {mode.name}"
 
     def append(expected: int, *events: Any, keep: list[StreamConflict] | None = None) -> Any:
@@ -123,7 +144,7 @@ def test_events(mode: Mode, urls: Mapping[str, str]) -> None:
                     raise
                 keep.append(error)
 
-        return within_one(mode, urls, tasks if mode.is_async else sync)
+        return within_one(mode, url, tasks if mode.is_async else sync)
 
     assert append(0, ("made", None), ("paid", "x")) == 2
     assert append(0, ("made", None), ("paid", "x")) == 2  # a repeat
@@ -141,20 +162,20 @@ def test_events(mode: Mode, urls: Mapping[str, str]) -> None:
 
 
 @some_modes
-def test_watermarks(mode: Mode, urls: Mapping[str, str]) -> None:
+def test_watermarks(mode: Mode, url: str) -> None:
     def advance(kind: Any, sequence: int) -> bool:
         def act(connection: Any) -> Any:
             mark = watermark(f"{mode.name}.{kind}", connection, mode=kind)
             return mark.aadvance("s", sequence) if mode.is_async else mark.advance("s", sequence)
 
-        return bool(within_one(mode, urls, act))
+        return bool(within_one(mode, url, act))
 
     def position(kind: str) -> Any:
         def act(connection: Any) -> Any:
             mark = watermark(f"{mode.name}.{kind}", connection)
             return mark.aposition("s") if mode.is_async else mark.position("s")
 
-        return within_one(mode, urls, act)
+        return within_one(mode, url, act)
 
     assert [advance("strict", number) for number in (1, 1, 2)] == [True, False, True]
     with pytest.raises(Gap) as caught:
@@ -169,22 +190,34 @@ def test_watermarks(mode: Mode, urls: Mapping[str, str]) -> None:
         advance("sparse", 1_000_000)
 
 
-def test_tables_of_sqlalchemy_keep_their_types(urls: Mapping[str, str]) -> None:
-    for name, driver in (("postgres", "psycopg"), ("sqlite", "pysqlite")):
-        scheme, _, rest = urls[name].partition("://")
-        engine = sa.create_engine(f"{scheme}+{driver}://{rest}", poolclass=sa.NullPool)
-        table = sa.Table(
-            "typed", sa.MetaData(), sa.Column("name", sa.String, primary_key=True), sa.Column("data", sa.JSON),
-            sa.Column("version", sa.Integer, default=1),
-        )  # fmt: skip
-        with engine.begin() as connection:
-            table.create(connection)
-            row, created = database.insert_or_get(connection, table, {"name": "a", "data": {"x": [1]}}, on="name")
-            assert (row["data"], row["version"], created) == ({"x": [1]}, 1, True)
-            assert database.insert_or_get(connection, table, {"name": "a", "data": None}, on="name") == (row, False)
-            changed = database.update_if(connection, table, where={"name": "a"}, version=1, values={"data": [2]})
-            assert not isinstance(changed, Stale)
-            assert (changed["data"], changed["version"]) == ([2], 2)
+@pytest.mark.parametrize(
+    ("kind", "driver"),
+    [("postgres", "psycopg"), ("sqlite", "pysqlite"), ("mariadb", "pymysql")],
+    ids=lambda value: value,
+)
+def test_tables_of_sqlalchemy_keep_their_types(
+    kind: str, driver: str, urls: Mapping[str, str], request: pytest.FixtureRequest
+) -> None:
+    place = request.getfixturevalue("mariadb") if kind == "mariadb" else urls[kind]
+    engine = sa.create_engine(sqlalchemy_url(place, driver), poolclass=sa.NullPool)
+    table = sa.Table(
+        "typed", sa.MetaData(), sa.Column("name", sa.String(50), primary_key=True), sa.Column("data", sa.JSON),
+        sa.Column("version", sa.Integer, default=1),
+    )  # fmt: skip
+    table.create(engine)
+    with engine.begin() as connection:
+        row, created = database.insert_or_get(connection, table, {"name": "a", "data": {"x": [1]}}, on="name")
+        assert (row["data"], row["version"], created) == ({"x": [1]}, 1, True)
+        assert database.insert_or_get(connection, table, {"name": "a", "data": None}, on="name") == (row, False)
+        changed = database.update_if(connection, table, where={"name": "a"}, version=1, values={"data": [2]})
+        assert not isinstance(changed, Stale)
+        assert (changed["data"], changed["version"]) == ([2], 2)
+        stale = database.update_if(connection, table, where={"name": "a"}, version=1, values={"data": [3]})
+        assert stale == Stale(changed)
+
+
+def test_tables_of_sqlalchemy_need_its_connections(urls: Mapping[str, str]) -> None:
+    table = sa.Table("typed", sa.MetaData(), sa.Column("name", sa.String(50), primary_key=True))
     with psycopg.connect(urls["postgres"]) as plain, pytest.raises(TypeError, match="SQLAlchemy"):
         database.insert_or_get(plain, table, {"name": "a"}, on="name")
 

@@ -21,7 +21,6 @@ import semel
 from semel.errors import KeyReused, Misuse, OutcomeUnknown, StoreMisconfigured, Unstorable
 from semel.transaction import within
 from semel.transaction.drivers.psycopg import PsycopgDriver
-from semel.transaction.drivers.sqlalchemy import SqlalchemyDriver
 from transaction.modes import MODES, Effect, Mode, effects, path_of, sqlalchemy_url
 from transaction.stage import Stage
 
@@ -189,9 +188,13 @@ def test_django_outside_of_atomic_is_refused() -> None:
 def test_what_is_not_a_connection_is_refused_by_name(urls: Mapping[str, str]) -> None:
     with pytest.raises(TypeError, match=r"psycopg, asyncpg, sqlite3.*builtins\.str"):
         within("postgresql://")
-    engine = sa.create_mock_engine("mysql+pymysql://", lambda *_: None)
-    with pytest.raises(StoreMisconfigured, match="MariaDB"):
-        SqlalchemyDriver(engine, "")  # type: ignore[arg-type]
+    with Session(sa.create_engine("mysql+pymysql://")) as session, pytest.raises(StoreMisconfigured, match="MariaDB"):
+        within(session)
+    with (
+        Session(sa.create_engine("postgresql+pg8000://", module=psycopg)) as session,
+        pytest.raises(StoreMisconfigured, match=r"does not know postgresql\+pg8000"),
+    ):
+        within(session)
     lite = sqlite3.connect(path_of(urls["sqlite"]))
     with pytest.raises(TypeError, match="a sync connection: write `with"):
         asyncio.run(within(lite).operation("a").__aenter__())

@@ -20,13 +20,13 @@ def insert_or_get(
     connection: object, table: AnyTable, values: Mapping[str, object], *, on: str | Iterable[str]
 ) -> tuple[Row, bool]:
     """The row under the unique columns `on`, and whether this call created it."""
-    return run(connection, rows.insert_or_get(table_of(table), values, on))
+    return run(connection, lambda dialect: rows.insert_or_get(table_of(table, dialect), values, on))
 
 
 async def ainsert_or_get(
     connection: object, table: AnyTable, values: Mapping[str, object], *, on: str | Iterable[str]
 ) -> tuple[Row, bool]:
-    return await arun(connection, rows.insert_or_get(table_of(table), values, on))
+    return await arun(connection, lambda dialect: rows.insert_or_get(table_of(table, dialect), values, on))
 
 
 def update_if(
@@ -39,7 +39,9 @@ def update_if(
     version_column: str = "version",
 ) -> Row | Stale:
     """Change the row if it still has `version`, which then grows by one; else `Stale`, with what is there now."""
-    return run(connection, rows.update_if(table_of(table), where, version, values, version_column))
+    return run(
+        connection, lambda dialect: rows.update_if(table_of(table, dialect), where, version, values, version_column)
+    )
 
 
 async def aupdate_if(
@@ -51,7 +53,9 @@ async def aupdate_if(
     values: Mapping[str, object],
     version_column: str = "version",
 ) -> Row | Stale:
-    return await arun(connection, rows.update_if(table_of(table), where, version, values, version_column))
+    return await arun(
+        connection, lambda dialect: rows.update_if(table_of(table, dialect), where, version, values, version_column)
+    )
 
 
 def update(
@@ -65,9 +69,11 @@ def update(
 ) -> Row | Stale:
     """`update_if` with what `change(row)` says, again while others are faster, at most `tries_max` times.
 
-    It needs READ COMMITTED, the default of PostgreSQL: in a stricter transaction nothing newer is ever seen.
+    PostgreSQL needs READ COMMITTED, its default, for that: in a stricter transaction nothing newer is ever seen.
     """
-    return run(connection, rows.update(table_of(table), where, change, version_column, tries_max))
+    return run(
+        connection, lambda dialect: rows.update(table_of(table, dialect), where, change, version_column, tries_max)
+    )
 
 
 async def aupdate(
@@ -79,7 +85,9 @@ async def aupdate(
     version_column: str = "version",
     tries_max: int = TRIES_MAX,
 ) -> Row | Stale:
-    return await arun(connection, rows.update(table_of(table), where, change, version_column, tries_max))
+    return await arun(
+        connection, lambda dialect: rows.update(table_of(table, dialect), where, change, version_column, tries_max)
+    )
 
 
 def append(
@@ -98,7 +106,10 @@ def append(
     unique key on both columns.
     """
     return run(
-        connection, sequences.append(table_of(table), stream, events, expected, (stream_column, sequence_column))
+        connection,
+        lambda dialect: sequences.append(
+            table_of(table, dialect), stream, events, expected, (stream_column, sequence_column)
+        ),
     )
 
 
@@ -113,5 +124,8 @@ async def aappend(
     sequence_column: str = "sequence",
 ) -> int:
     return await arun(
-        connection, sequences.append(table_of(table), stream, events, expected, (stream_column, sequence_column))
+        connection,
+        lambda dialect: sequences.append(
+            table_of(table, dialect), stream, events, expected, (stream_column, sequence_column)
+        ),
     )

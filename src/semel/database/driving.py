@@ -1,46 +1,70 @@
-"""Runs the scripts on any connection or session that `semel.transaction.within` takes."""
+"""Runs the scripts on any connection or session that `semel.transaction.within` takes, and on MariaDB's."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 from semel.core.effects import Effect, Plan
-from semel.database.tables import Made, Query
+from semel.database.tables import Change, Insert, Made, Query
 from semel.drive import adrive, drive
 from semel.stores.sql.statements import Statement
-from semel.transaction.drivers import driver_for
+from semel.transaction.drivers import Dialect, row_driver_for
 from semel.transaction.drivers.placeholders import for_sqlite
-from semel.transaction.sqlite import SqliteEngine
+from semel.transaction.errors import duplicates_told
 
 T = TypeVar("T")
+Script = Callable[[Dialect], Plan[T]]
+"""What to do, once it is known what is spoken there."""
 
 
-def run(connection: object, script: Plan[T]) -> T:
-    return drive(script, _performer(connection))
-
-
-async def arun(connection: object, script: Plan[T]) -> T:
-    return await adrive(script, _performer(connection))
-
-
-def _performer(connection: object) -> Callable[[Effect[Any]], Any]:
-    driver: Any = driver_for(connection)
-    is_sqlite = isinstance(driver.engine, SqliteEngine)
+def run(connection: object, script: Script[T]) -> T:
+    driver: Any = row_driver_for(connection)
+    if driver.dialect is Dialect.MARIADB:  # what others do in one statement takes two there, which must stay together
+        driver.check()
 
     def perform(effect: Effect[Any]) -> Any:
-        match effect:
-            case Query(sql, params):
-                statement = Statement(sql, params)
-                return driver.named(for_sqlite(statement) if is_sqlite else statement)
-            case Made(make):
-                if not hasattr(driver, "execute"):
-                    raise TypeError(
-                        f"a Table of SQLAlchemy's needs a connection or session of SQLAlchemy's, not "
-                        f"{type(connection).__qualname__}: give the table's name instead"
-                    )
-                return driver.execute(make("sqlite" if is_sqlite else "postgresql"))
-            case _:
-                raise TypeError(f"no connection performs {effect!r}")
+        with _meaning(effect):
+            return _asked(driver, effect)
 
-    return perform
+    return drive(script(driver.dialect), perform)
+
+
+async def arun(connection: object, script: Script[T]) -> T:
+    driver: Any = row_driver_for(connection)
+    if driver.dialect is Dialect.MARIADB:
+        await driver.check()
+
+    async def perform(effect: Effect[Any]) -> Any:
+        with _meaning(effect):
+            return await _asked(driver, effect)
+
+    return await adrive(script(driver.dialect), perform)
+
+
+def _meaning(effect: Effect[Any]) -> AbstractContextManager[None]:
+    return duplicates_told() if isinstance(effect, Insert) else nullcontext()
+
+
+def _asked(driver: Any, effect: Effect[Any]) -> Any:
+    """The reply, or a coroutine that gives it."""
+    match effect:
+        case Insert(of):
+            return _asked(driver, of)
+        case Made() | Change(Made()) if not hasattr(driver, "execute"):
+            raise TypeError(
+                "a Table of SQLAlchemy's needs a connection or session of SQLAlchemy's, not one of its driver's: give "
+                "the table's name instead"
+            )
+        case Made(statement):
+            return driver.execute(statement)
+        case Query(sql, params):
+            statement = Statement(sql, params)
+            return driver.named(for_sqlite(statement) if driver.dialect is Dialect.SQLITE else statement)
+        case Change(Query(sql, params)):
+            return driver.changed(Statement(sql, params))
+        case Change(Made(statement)):
+            return driver.changed(statement)
+        case _:
+            raise TypeError(f"no connection performs {effect!r}")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from semel.core.effects import Plan, do
-from semel.database.tables import Table, Values
+from semel.database.changes import check_unique, deleted, insert_or_find
+from semel.database.tables import Lock, Table, Values
 from semel.errors import SemelError
 
 
@@ -27,19 +28,22 @@ def append(
     """
     if expected < 0:
         raise ValueError(f"expected must be the number of the last event that was seen, or 0, not {expected}")
-    if expected > 0 and not (yield from do(table.find(_place(columns, stream, expected)))):
+    if expected > 0 and not (yield from do(table.find(_place(columns, stream, expected), Lock.SHARED))):
         raise StreamConflict(f"stream {stream!r} has no event {expected} yet: read it again", expected)
     made: list[int] = []
     for sequence, event in enumerate(events, expected + 1):
         whole = {**_place(columns, stream, sequence), **event}
-        if (yield from do(table.insert(whole, columns))):
+        row, created = yield from insert_or_find(table, whole, columns, whole)
+        if created:
             made.append(sequence)
             same = made[0] == expected + 1  # or this list is longer than the one of the first time: not its repeat
+            if len(made) == 1:
+                yield from check_unique(table, columns)
         else:
-            same = not made and bool((yield from do(table.find(whole))))
+            same = not made and row is not None
         if not same:
             for ours in made:  # whoever catches the conflict, and commits, must not keep a part
-                yield from do(table.delete(_place(columns, stream, ours)))
+                yield from deleted(table, _place(columns, stream, ours))
             raise StreamConflict(f"stream {stream!r} has other events from {expected + 1} on: read it again", sequence)
     return expected + len(events)
 

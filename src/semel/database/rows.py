@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from semel.core.effects import Plan, do
-from semel.database.tables import Row, Table, Values, several
+from semel.database.changes import check_unique, insert_or_find, updated
+from semel.database.tables import Lock, Row, Table, Values, several
 from semel.errors import StoreUnavailable
 
 ROUNDS_MAX = 20
@@ -30,21 +31,23 @@ def insert_or_get(table: Table, values: Values, on: str | Iterable[str]) -> Plan
     for column in unique:
         if values.get(column) is None:
             raise ValueError(f"values[{column!r}] must be given and not None: NULL is never equal to another NULL")
-    insert, find = table.insert(values, unique), table.find({column: values[column] for column in unique})
+    place = {column: values[column] for column in unique}
     for _ in range(ROUNDS_MAX):
-        if made := (yield from do(insert)):
-            return made[0], True
-        if found := (yield from do(find)):
-            return found[0], False
+        row, created = yield from insert_or_find(table, values, unique, place)
+        if created:
+            yield from check_unique(table, unique)
+        if row is not None:
+            return row, created
     raise StoreUnavailable(f"a row of {table.name} came and went {ROUNDS_MAX} times while it was being asked for")
 
 
 def update_if(table: Table, where: Values, version: int, values: Values, counter: str) -> Plan[Row | Stale]:
     """Compare and set in one statement."""
     several(where, "where=")
-    if changed := (yield from do(table.update({**where, counter: version}, values, counter))):
+    if changed := (yield from updated(table, where, values, counter, version)):
         return changed[0]
-    found = yield from do(table.find(where))
+    # Who is late will want to write the row next: a lock that is shared would only be in its way.
+    found = yield from do(table.find(where, Lock.EXCLUSIVE))
     return Stale(found[0] if found else None)
 
 

@@ -6,11 +6,12 @@ Plain statements are SQL with checked names and bound values. SQLAlchemy's know 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, Union
 
 from semel.core.effects import Effect
-from semel.transaction.drivers import NamedRows
+from semel.transaction.drivers import Dialect, NamedRows
 
 if TYPE_CHECKING:
     import sqlalchemy
@@ -29,27 +30,64 @@ class Query(Effect[NamedRows], frozen=True):
 
 
 class Made(Effect[NamedRows], frozen=True):
-    """A statement that SQLAlchemy makes, for the dialect of the connection."""
+    """A statement that SQLAlchemy has made."""
 
-    make: Callable[[str], Any]
+    statement: Any
+
+
+Asked = Query | Made
+
+
+class Insert(Effect[NamedRows], frozen=True):
+    """Gives the new row; none, or a `Duplicate` on MariaDB, when a unique key is in the way."""
+
+    of: Asked
+
+
+class Change(Effect[int], frozen=True):
+    """For MariaDB, which has no UPDATE … RETURNING: says how many rows there were."""
+
+    of: Asked
+
+
+class Lock(Enum):
+    """How MariaDB reads. In REPEATABLE READ, its default, only a locking read sees what others have committed since."""
+
+    NONE = ""
+    SHARED = " LOCK IN SHARE MODE"
+    EXCLUSIVE = " FOR UPDATE"
 
 
 class Table(Protocol):
     """What the scripts need. Conditions are equalities; a None among them asks for NULL."""
 
     name: str
+    dialect: Dialect
 
-    def insert(self, values: Values, unique: Sequence[str]) -> Effect[NamedRows]:
-        """Insert, unless there is one with the same `unique` columns; gives the new row, or none."""
+    def insert(self, values: Values, unique: Sequence[str]) -> Insert:
+        """Insert, unless there is one with the same `unique` columns."""
         ...
 
-    def find(self, where: Values) -> Effect[NamedRows]: ...
-    def update(self, where: Values, values: Values, counter: str) -> Effect[NamedRows]: ...
-    def delete(self, where: Values) -> Effect[NamedRows]: ...
+    def find(self, where: Values, lock: Lock = Lock.NONE) -> Asked:
+        """`lock` is for MariaDB; the others see what is there now, or fail."""
+        ...
+
+    def update(self, where: Values, values: Values, counter: str) -> Asked:
+        """Gives the rows as they are now, but on MariaDB nothing."""
+        ...
+
+    def delete(self, where: Values) -> Asked: ...
+    def unique_keys(self) -> Asked:
+        """MariaDB's list of them, one row for each of their columns."""
+        ...
+
+    def column(self, name: str) -> str:
+        """The name of a column in the database."""
+        ...
 
 
-def table_of(table: AnyTable) -> Table:
-    return PlainTable(table) if isinstance(table, str) else SqlalchemyTable(table)
+def table_of(table: AnyTable, dialect: Dialect) -> Table:
+    return PlainTable(table, dialect) if isinstance(table, str) else SqlalchemyTable(table, dialect)
 
 
 def several(names: str | Iterable[str], field: str) -> list[str]:
@@ -60,57 +98,88 @@ def several(names: str | Iterable[str], field: str) -> list[str]:
 
 
 class PlainTable:
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, dialect: Dialect) -> None:
         _check(name)
-        self.name = name
+        self.name, self.dialect = name, dialect
+        self._returning = "" if dialect is Dialect.MARIADB else " RETURNING *"
 
-    def insert(self, values: Values, unique: Sequence[str]) -> Query:
+    def insert(self, values: Values, unique: Sequence[str]) -> Insert:
         _check(*values, *unique)
         marks = ", ".join(f"${number}" for number in range(1, len(values) + 1))
-        sql = f"""INSERT INTO {self.name} ({", ".join(values)}) VALUES ({marks})
-            ON CONFLICT ({", ".join(unique)}) DO NOTHING RETURNING *"""  # noqa: S608
-        return Query(sql, list(values.values()))
+        unless = "" if self.dialect is Dialect.MARIADB else f"ON CONFLICT ({', '.join(unique)}) DO NOTHING"
+        sql = f"INSERT INTO {self.name} ({', '.join(values)}) VALUES ({marks}) {unless} RETURNING *"  # noqa: S608
+        return Insert(Query(sql, list(values.values())))
 
-    def find(self, where: Values) -> Query:
+    def find(self, where: Values, lock: Lock = Lock.NONE) -> Query:
         tests, params = _equal(where)
-        return Query(f"SELECT * FROM {self.name} WHERE {tests}", params)  # noqa: S608
+        locking = lock.value if self.dialect is Dialect.MARIADB else ""
+        return Query(f"SELECT * FROM {self.name} WHERE {tests}{locking}", params)  # noqa: S608
 
     def update(self, where: Values, values: Values, counter: str) -> Query:
         _check(*values, counter)
         tests, params = _equal(where, start=len(values) + 1)
-        sets = [f"{column} = ${number}" for number, column in enumerate(values, 1)]
-        sql = f"UPDATE {self.name} SET {', '.join([*sets, f'{counter} = {counter} + 1'])} WHERE {tests} RETURNING *"  # noqa: S608
-        return Query(sql, [*values.values(), *params])
+        sets = ", ".join(
+            [*(f"{column} = ${number}" for number, column in enumerate(values, 1)), f"{counter} = {counter} + 1"]
+        )
+        return Query(f"UPDATE {self.name} SET {sets} WHERE {tests}{self._returning}", [*values.values(), *params])  # noqa: S608
 
     def delete(self, where: Values) -> Query:
         tests, params = _equal(where)
-        return Query(f"DELETE FROM {self.name} WHERE {tests} RETURNING 1 AS one", params)  # noqa: S608
+        return Query(f"DELETE FROM {self.name} WHERE {tests}{self._returning}", params)  # noqa: S608
+
+    def unique_keys(self) -> Query:
+        return Query(f"SHOW INDEX FROM {self.name} WHERE Non_unique = 0")
+
+    def column(self, name: str) -> str:
+        return name
 
 
 class SqlalchemyTable:
-    def __init__(self, table: sqlalchemy.Table) -> None:
+    def __init__(self, table: sqlalchemy.Table, dialect: Dialect) -> None:
         self._table = table
         self.name: str = table.fullname
+        self.dialect = dialect
 
-    def insert(self, values: Values, unique: Sequence[str]) -> Made:
-        def make(dialect: str) -> Any:
-            from sqlalchemy.dialects import postgresql, sqlite
+    def insert(self, values: Values, unique: Sequence[str]) -> Insert:
+        from sqlalchemy.dialects import postgresql, sqlite
 
-            made = (sqlite if dialect == "sqlite" else postgresql).insert(self._table).values(**values)
-            return made.on_conflict_do_nothing(index_elements=list(unique)).returning(*self._table.columns)
+        made: Any
+        match self.dialect:
+            case Dialect.MARIADB:
+                made = self._table.insert().values(**values)
+            case Dialect.SQLITE:
+                made = sqlite.insert(self._table).values(**values).on_conflict_do_nothing(index_elements=list(unique))
+            case Dialect.POSTGRES:
+                made = postgresql.insert(self._table).values(**values)
+                made = made.on_conflict_do_nothing(index_elements=list(unique))
+        return Insert(Made(made.returning(*self._table.columns)))
 
-        return Made(make)
-
-    def find(self, where: Values) -> Made:
-        return Made(lambda _: self._table.select().where(*self._equal(where)))
+    def find(self, where: Values, lock: Lock = Lock.NONE) -> Made:
+        made = self._table.select().where(*self._equal(where))
+        if self.dialect is Dialect.MARIADB and lock is not Lock.NONE:
+            made = made.with_for_update(read=lock is Lock.SHARED)
+        return Made(made)
 
     def update(self, where: Values, values: Values, counter: str) -> Made:
         column = self._table.columns[counter]
         made = self._table.update().where(*self._equal(where)).values({**values, counter: column + 1})
-        return Made(lambda _: made.returning(*self._table.columns))
+        return self._returning(made)
 
     def delete(self, where: Values) -> Made:
-        return Made(lambda _: self._table.delete().where(*self._equal(where)).returning(*self._table.columns))
+        return self._returning(self._table.delete().where(*self._equal(where)))
+
+    def unique_keys(self) -> Made:
+        import sqlalchemy
+        from sqlalchemy.dialects import mysql
+
+        quoted = mysql.dialect().identifier_preparer.format_table(self._table)
+        return Made(sqlalchemy.text(f"SHOW INDEX FROM {quoted.replace(':', chr(92) + ':')} WHERE Non_unique = 0"))
+
+    def column(self, name: str) -> str:
+        return str(self._table.columns[name].name)
+
+    def _returning(self, made: Any) -> Made:
+        return Made(made if self.dialect is Dialect.MARIADB else made.returning(*self._table.columns))
 
     def _equal(self, where: Values) -> list[Any]:
         return [self._table.columns[name] == value for name, value in where.items()]

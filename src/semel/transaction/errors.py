@@ -8,11 +8,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from semel.errors import SemelError, StoreError, StoreMisconfigured
 from semel.stores.sql.migrations import HOW_TO_MIGRATE
 
 SERIALIZATION, DEADLOCK, LOCK_NOT_AVAILABLE, NO_TABLE, NO_COLUMN = "40001", "40P01", "55P03", "42P01", "42703"
+DUPLICATE, LOCK_WAIT_TIMEOUT, DEADLOCK_FOUND, CHANGED_SINCE_READ = 1062, 1205, 1213, 1020  # MariaDB's
 CHAIN_MAX = 10
 
 
@@ -31,6 +33,25 @@ class SavepointGone(StoreError):
     """The transaction in which the savepoint was set has ended. For our scripts, which know what that means."""
 
 
+class Duplicate(StoreError):
+    """A unique key is in the way, on MariaDB, which has no ON CONFLICT. For our scripts; `error` is the driver's."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@contextmanager
+def duplicates_told() -> Iterator[None]:
+    """Let MariaDB's refusal of a second row be a `Duplicate`."""
+    try:
+        yield
+    except Exception as error:
+        if _told(error).number != DUPLICATE:
+            raise
+        raise Duplicate(error) from error
+
+
 @contextmanager
 def translated() -> Iterator[None]:
     """Let a driver's error be what it means to the caller."""
@@ -47,7 +68,7 @@ def retry_of(error: BaseException) -> RetryTransaction | None:
     """What to raise instead of `error` where the whole transaction should run again."""
     if isinstance(error, RetryTransaction):
         return error
-    state, code, text = _told(error)
+    state, code, text, number = _told(error)
     if state == SERIALIZATION:
         return RetryTransaction(
             "the database cannot put this transaction in an order with others (40001): roll back and run all of it "
@@ -68,6 +89,18 @@ def retry_of(error: BaseException) -> RetryTransaction | None:
             f"another connection kept its turn to write for too long ({text}): roll back and run all of it again, or "
             "raise wait=, or the timeout of your connection"
         )
+    if number in (DEADLOCK_FOUND, CHANGED_SINCE_READ):
+        return RetryTransaction(
+            f"MariaDB has rolled this transaction back for the sake of another one ({number}: {text}): run all of it "
+            "again"
+        )
+    if number == LOCK_WAIT_TIMEOUT:
+        # We do not roll back ourselves: whoever goes on would then commit the second half without the first.
+        return RetryTransaction(
+            f"another transaction kept its locks for longer than innodb_lock_wait_timeout (1205: {text}): roll back, "
+            "and run all of it again. MariaDB has undone the last statement only: a COMMIT now would keep the rest of "
+            "this transaction without it"
+        )
     return None
 
 
@@ -76,7 +109,7 @@ def _meaning(error: Exception) -> SemelError | None:
         return None
     if (retry := retry_of(error)) is not None:
         return retry
-    state, code, text = _told(error)
+    state, code, text, _ = _told(error)
     if state == LOCK_NOT_AVAILABLE:
         return LockWaitEnded(text)
     if state in (NO_TABLE, NO_COLUMN) or (code == sqlite3.SQLITE_ERROR and "no such table: semel" in text):
@@ -86,17 +119,29 @@ def _meaning(error: Exception) -> SemelError | None:
     return None
 
 
-def _told(error: BaseException) -> tuple[str, int, str]:
-    """The SQLSTATE, SQLite's error code and the text of the driver's error, through what ORMs wrap around it."""
+class _Told(NamedTuple):
+    """What a driver's error says: a SQLSTATE, SQLite's code, or MariaDB's number, and its text."""
+
+    state: str = ""
+    code: int = 0
+    text: str = ""
+    number: int = 0
+
+
+def _told(error: BaseException) -> _Told:
+    """Looks through what ORMs wrap around the driver's error."""
     at: BaseException | None = error
     for _ in range(CHAIN_MAX):
         if at is None:
             break
+        if type(at).__module__ == "pymysql.err" and len(at.args) == 2:  # aiomysql raises them, too
+            number, text = at.args
+            return _Told(text=str(text), number=number if isinstance(number, int) else 0)
         state = getattr(at, "sqlstate", None)
         code = getattr(at, "sqlite_errorcode", None)
         if isinstance(state, str) or isinstance(code, int):
             text = str(at).strip().partition("\n")[0]
-            return state if isinstance(state, str) else "", code if isinstance(code, int) else 0, text
+            return _Told(state if isinstance(state, str) else "", code if isinstance(code, int) else 0, text)
         wrapped = getattr(at, "orig", None)
         at = wrapped if isinstance(wrapped, BaseException) else at.__cause__
-    return "", 0, ""
+    return _Told()

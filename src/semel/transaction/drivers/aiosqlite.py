@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel.core.effects import Effect
 from semel.stores.sql.statements import Rows, Statement
-from semel.transaction.drivers import AsyncDriver, NamedRows, autocommit
+from semel.transaction.drivers import AsyncDriver, Dialect, NamedRows, autocommit
 from semel.transaction.drivers.sqlite3 import WAY_OUT
 from semel.transaction.errors import translated
 from semel.transaction.sqlite import SqliteEngine
@@ -22,6 +22,8 @@ def bind(connection: object, schema: str) -> AsyncDriver | None:
 
 
 class AiosqliteDriver:
+    dialect = Dialect.SQLITE
+
     def __init__(self, connection: aiosqlite.Connection) -> None:
         self._connection = connection
         self.engine = SqliteEngine()

@@ -6,7 +6,7 @@ from typing import Any
 
 from semel.core.effects import Effect
 from semel.stores.sql.statements import Rows, Statement
-from semel.transaction.drivers import AsyncDriver, NamedRows, autocommit
+from semel.transaction.drivers import AsyncDriver, Dialect, NamedRows, autocommit
 from semel.transaction.errors import translated
 from semel.transaction.postgres import PostgresEngine
 
@@ -19,6 +19,8 @@ def bind(connection: object, schema: str) -> AsyncDriver | None:
 
 
 class AsyncpgDriver:
+    dialect = Dialect.POSTGRES
+
     def __init__(self, connection: Any, schema: str) -> None:
         self._connection = connection
         self.engine = PostgresEngine(schema)

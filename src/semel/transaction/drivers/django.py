@@ -8,7 +8,7 @@ from typing import Any
 
 from semel.core.effects import Effect
 from semel.stores.sql.statements import Rows, Statement
-from semel.transaction.drivers import Driver, NamedRows, autocommit, no_store
+from semel.transaction.drivers import Dialect, Driver, NamedRows, autocommit, no_store
 from semel.transaction.drivers.placeholders import named as spelt
 from semel.transaction.errors import translated
 from semel.transaction.postgres import PostgresEngine
@@ -40,7 +40,8 @@ class DjangoDriver:
         self._connection = connection
         if connection.vendor not in ("postgresql", "sqlite"):
             raise no_store(connection.display_name)
-        self.engine = PostgresEngine(schema) if connection.vendor == "postgresql" else SqliteEngine()
+        self.dialect = Dialect.POSTGRES if connection.vendor == "postgresql" else Dialect.SQLITE
+        self.engine = PostgresEngine(schema) if self.dialect is Dialect.POSTGRES else SqliteEngine()
 
     def check(self) -> None:
         if not self._connection.in_atomic_block:

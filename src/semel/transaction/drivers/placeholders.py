@@ -1,4 +1,4 @@
-"""Statements in the style of drivers that want `%(name)s`."""
+"""Statements in the style of drivers that want `%(name)s`, or `%s`."""
 
 from __future__ import annotations
 
@@ -25,3 +25,12 @@ def named(statement: Statement) -> tuple[str, Mapping[str, Any]]:
         return NAMED.sub(r"%(\1)s", sql), statement.params
     given = {f"p{number}": value for number, value in enumerate(statement.params, 1)}
     return NUMBERED.sub(r"%(p\1)s", sql), given
+
+
+def positional(statement: Statement) -> tuple[str, tuple[Any, ...] | None]:
+    """The statement, written with `$n`, with `%s`."""
+    if not statement.params:
+        return statement.sql, None
+    assert not isinstance(statement.params, Mapping)
+    params, sql = statement.params, statement.sql.replace("%", "%%")
+    return NUMBERED.sub("%s", sql), tuple(params[int(number) - 1] for number in NUMBERED.findall(sql))

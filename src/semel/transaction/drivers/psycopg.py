@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel.core.effects import Effect
 from semel.stores.sql.statements import Rows, Statement
-from semel.transaction.drivers import AsyncDriver, Driver, NamedRows, autocommit
+from semel.transaction.drivers import AsyncDriver, Dialect, Driver, NamedRows, autocommit
 from semel.transaction.errors import translated
 from semel.transaction.postgres import PostgresEngine
 
@@ -32,6 +32,8 @@ def check(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) ->
 
 
 class PsycopgDriver:
+    dialect = Dialect.POSTGRES
+
     def __init__(self, connection: psycopg.Connection[Any], schema: str) -> None:
         self._connection = connection
         self.engine = PostgresEngine(schema)
@@ -61,6 +63,8 @@ class PsycopgDriver:
 
 
 class AsyncPsycopgDriver:
+    dialect = Dialect.POSTGRES
+
     def __init__(self, connection: psycopg.AsyncConnection[Any], schema: str) -> None:
         self._connection = connection
         self.engine = PostgresEngine(schema)

@@ -1,6 +1,7 @@
-"""SQLAlchemy 2: connections and sessions, sync and async, on PostgreSQL (psycopg, asyncpg) and SQLite.
+"""SQLAlchemy 2: connections and sessions, sync and async, on PostgreSQL (psycopg, asyncpg), SQLite and MariaDB.
 
-The async kinds run the same code: SQLAlchemy's own greenlets do that for us.
+There is no store on MariaDB, so it runs what `semel.database` asks for and no claims there. The async kinds run the
+same code: SQLAlchemy's own greenlets do that for us.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 from semel.core.effects import Effect
 from semel.errors import StoreMisconfigured
 from semel.stores.sql.statements import Rows, Statement
-from semel.transaction.drivers import AsyncDriver, Driver, NamedRows, autocommit, no_store
+from semel.transaction.drivers import AsyncDriver, Dialect, Driver, NamedRows, autocommit, mariadb, no_store
 from semel.transaction.drivers.placeholders import named as spelt
+from semel.transaction.drivers.placeholders import positional
 from semel.transaction.errors import translated
 from semel.transaction.postgres import PostgresEngine
+from semel.transaction.scripts import Engine
 from semel.transaction.sqlite import SqliteEngine
 
 if TYPE_CHECKING:
@@ -23,7 +26,16 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 WAY_OUT = 'Take isolation_level="AUTOCOMMIT" away from this connection or its engine.'
-KNOWN = {"psycopg": "postgresql", "asyncpg": "postgresql", "pysqlite": "sqlite", "aiosqlite": "sqlite"}
+KNOWN = {
+    ("postgresql", "psycopg"): Dialect.POSTGRES,
+    ("postgresql", "asyncpg"): Dialect.POSTGRES,
+    ("sqlite", "pysqlite"): Dialect.SQLITE,
+    ("sqlite", "aiosqlite"): Dialect.SQLITE,
+    ("mysql", "pymysql"): Dialect.MARIADB,
+    ("mysql", "aiomysql"): Dialect.MARIADB,
+    ("mariadb", "pymysql"): Dialect.MARIADB,
+    ("mariadb", "aiomysql"): Dialect.MARIADB,
+}
 
 
 def bind(connection: object, schema: str) -> Driver | AsyncDriver | None:
@@ -46,24 +58,36 @@ def bind(connection: object, schema: str) -> Driver | AsyncDriver | None:
 class SqlalchemyDriver:
     def __init__(self, source: Connection | Session, schema: str) -> None:
         self._source = source
-        dialect = _dialect(source)
-        if dialect.name in ("mysql", "mariadb"):
-            raise no_store("MariaDB and MySQL")
-        if KNOWN.get(dialect.driver) != dialect.name:
-            known = ", ".join(f"{name}+{driver}" for driver, name in KNOWN.items())
+        below = _dialect(source)
+        found = KNOWN.get((below.name, below.driver))
+        if found is None:
+            known = ", ".join(f"{name}+{driver}" for name, driver in KNOWN)
             raise StoreMisconfigured(
-                f"exactly-once does not know {dialect.name}+{dialect.driver} of SQLAlchemy; it knows {known}"
+                f"semel does not know {below.name}+{below.driver} of SQLAlchemy; it knows {known} (and no store for "
+                "the last four)"
             )
-        self._numbered = dialect.driver == "asyncpg"
-        self.engine = PostgresEngine(schema) if dialect.name == "postgresql" else SqliteEngine()
+        self.dialect = found
+        self._numbered = below.driver == "asyncpg"
+        self._engine: Engine | None = None
+        if found is not Dialect.MARIADB:
+            self._engine = PostgresEngine(schema) if found is Dialect.POSTGRES else SqliteEngine()
+
+    @property
+    def engine(self) -> Engine:
+        if self._engine is None:
+            raise no_store("MariaDB and MySQL")
+        return self._engine
 
     def check(self) -> None:
         below: Any = self._connection().connection
-        if isinstance(self.engine, SqliteEngine):
-            driver = below.driver_connection
-            commits_alone = driver.isolation_level is None and not driver.in_transaction
-        else:
-            commits_alone = below.dbapi_connection.autocommit
+        match self.dialect:
+            case Dialect.MARIADB:
+                return mariadb.check(below.driver_connection, WAY_OUT)
+            case Dialect.SQLITE:
+                driver = below.driver_connection
+                commits_alone = driver.isolation_level is None and not driver.in_transaction
+            case Dialect.POSTGRES:
+                commits_alone = below.dbapi_connection.autocommit
         if commits_alone:
             raise autocommit(WAY_OUT)
 
@@ -83,6 +107,14 @@ class SqlalchemyDriver:
         with translated():
             return [dict(row) for row in self._connection().execute(made).mappings()]
 
+    def changed(self, made: Any) -> int:
+        """How many rows a statement, ours or SQLAlchemy's, has found."""
+        with translated():
+            connection = self._connection()
+            if isinstance(made, Statement):
+                return connection.exec_driver_sql(*self._spelt(made)).rowcount
+            return connection.execute(made).rowcount
+
     def flush(self) -> None:
         from sqlalchemy.orm import Session
 
@@ -97,6 +129,8 @@ class SqlalchemyDriver:
 
     def _spelt(self, statement: Statement) -> tuple[str, Any]:
         """In the style of the driver below."""
+        if self.dialect is Dialect.MARIADB:
+            return positional(statement)
         if not statement.params:
             return statement.sql, None
         if isinstance(statement.params, Mapping):
@@ -113,7 +147,11 @@ class AsyncSqlalchemyDriver:
         if below is None:
             raise autocommit("Start the connection first: `async with engine.begin() as connection`.")
         self._driver = SqlalchemyDriver(below, schema)
-        self.engine = self._driver.engine
+        self.dialect = self._driver.dialect
+
+    @property
+    def engine(self) -> Engine:
+        return self._driver.engine
 
     async def check(self) -> None:
         await self._source.run_sync(lambda _: self._driver.check())
@@ -126,6 +164,9 @@ class AsyncSqlalchemyDriver:
 
     async def execute(self, made: Any) -> NamedRows:
         return await self._source.run_sync(lambda _: self._driver.execute(made))
+
+    async def changed(self, made: Any) -> int:
+        return await self._source.run_sync(lambda _: self._driver.changed(made))
 
     async def flush(self) -> None:
         await self._source.run_sync(lambda _: self._driver.flush())

@@ -6,7 +6,7 @@ import sqlite3
 
 from semel.core.effects import Effect
 from semel.stores.sql.statements import Rows, Statement
-from semel.transaction.drivers import Driver, NamedRows, autocommit
+from semel.transaction.drivers import Dialect, Driver, NamedRows, autocommit
 from semel.transaction.errors import translated
 from semel.transaction.sqlite import SqliteEngine
 
@@ -25,6 +25,8 @@ def check(connection: sqlite3.Connection) -> None:
 
 
 class SqliteDriver:
+    dialect = Dialect.SQLITE
+
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self.engine = SqliteEngine()
