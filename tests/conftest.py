@@ -1,6 +1,6 @@
 """Servers for the tests: one of each per worker, started when first asked for.
 
-`SEMEL_TEST_POSTGRES_URL`, `SEMEL_TEST_REDIS_URL` and `SEMEL_TEST_PGBOUNCER_URL` name servers to use instead. A missing
+`SEMEL_TEST_<POSTGRES, REDIS, MARIADB, PGBOUNCER>_URL` name servers to use instead. A missing
 server skips its tests, and a section at the end of the run says so; where `CI` is set it fails them.
 """
 

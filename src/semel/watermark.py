@@ -79,10 +79,10 @@ class Watermark:
 
     def advance(self, source: str, sequence: int) -> bool:
         """True when this event is new, and must be applied in this transaction; False when it was before."""
-        return run(self._connection, lambda dialect: self._advance(source, sequence, dialect))
+        return run(self._connection, lambda dialect: self._advance(source, sequence, dialect), together=True)
 
     async def aadvance(self, source: str, sequence: int) -> bool:
-        return await arun(self._connection, lambda dialect: self._advance(source, sequence, dialect))
+        return await arun(self._connection, lambda dialect: self._advance(source, sequence, dialect), together=True)
 
     def position(self, source: str) -> int:
         """The number up to which everything was applied."""

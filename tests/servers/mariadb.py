@@ -61,7 +61,7 @@ class MariadbServer(Server, Mariadb):
             atexit.register(shutil.rmtree, model, ignore_errors=True)
             if user := self._user():
                 os.chown(model, user.pw_uid, user.pw_gid)
-            options = ("--auth-root-authentication-method=normal", "--skip-test-db", *SMALL, *HASTY)
+            options = ("--auth-root-authentication-method=normal", "--skip-test-db", tmpdir(model), *SMALL, *HASTY)
             install = binaries.require("mariadb-install-db")
             self.run([install, "--no-defaults", f"--datadir={model / 'data'}", *options])
         self.run(["cp", "-R", "-p", model / "data", self.folder / "data"])
@@ -69,11 +69,16 @@ class MariadbServer(Server, Mariadb):
     def command(self) -> Sequence[str | Path]:
         place = ("--bind-address=127.0.0.1", f"--port={self.port}", f"--socket={self.folder / 'socket'}")
         letters = ("--character-set-server=utf8mb4", "--collation-server=utf8mb4_general_ci")
-        data = f"--datadir={self.folder / 'data'}"
-        return [self._program, "--no-defaults", data, *place, *letters, *SMALL, *HASTY, *self._settings]
+        data = (f"--datadir={self.folder / 'data'}", tmpdir(self.folder))
+        return [self._program, "--no-defaults", *data, *place, *letters, *SMALL, *HASTY, *self._settings]
 
     def probe(self) -> None:
         pymysql.connect(**arguments(self.url), connect_timeout=2).close()
+
+
+def tmpdir(folder: Path) -> str:
+    """Not the one of all: whoever starts there removes the temporary tables of the others, in use or not."""
+    return f"--tmpdir={folder}"
 
 
 def arguments(url: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import psycopg
@@ -17,6 +18,7 @@ import sqlalchemy as sa
 
 from semel import database
 from semel.database import Stale, StreamConflict
+from semel.errors import StoreMisconfigured
 from semel.transaction import RetryTransaction
 from semel.watermark import Gap, watermark
 from servers.mariadb import arguments
@@ -284,3 +286,23 @@ def test_updates_of_many_are_all_counted(urls: Mapping[str, str], crowd: ThreadP
     with psycopg.connect(urls["postgres"]) as connection:
         row, _ = database.insert_or_get(connection, "payments", {"intent": "counter"}, on="intent")
     assert (row["amount"], row["version"]) == (16, 17)
+
+
+def test_what_takes_several_statements_needs_a_transaction(urls: Mapping[str, str]) -> None:
+    """Each would commit by itself: a watermark would lose its lock, a stream keep a part."""
+    with (
+        psycopg.connect(urls["postgres"], autocommit=True) as postgres,
+        closing(sqlite3.connect(path_of(urls["sqlite"]), isolation_level=None)) as lite,
+    ):
+        for connection in (postgres, lite):
+            with pytest.raises(StoreMisconfigured, match="no transaction is open"):
+                watermark("alone", connection).advance("source", 1)
+            with pytest.raises(StoreMisconfigured, match="no transaction is open"):
+                database.append(connection, "events", "alone", [{"kind": "a"}], expected=0)
+            assert watermark("alone", connection).position("source") == 0
+            assert database.insert_or_get(connection, "payments", {"intent": "alone"}, on="intent")[1]
+        with postgres.transaction():
+            assert watermark("alone", postgres).advance("source", 1)
+        lite.execute("BEGIN IMMEDIATE")
+        assert watermark("alone", lite).advance("source", 1)
+        lite.execute("COMMIT")

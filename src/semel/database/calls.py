@@ -110,6 +110,7 @@ def append(
         lambda dialect: sequences.append(
             table_of(table, dialect), stream, events, expected, (stream_column, sequence_column)
         ),
+        together=True,
     )
 
 
@@ -128,4 +129,5 @@ async def aappend(
         lambda dialect: sequences.append(
             table_of(table, dialect), stream, events, expected, (stream_column, sequence_column)
         ),
+        together=True,
     )

@@ -19,9 +19,10 @@ Script = Callable[[Dialect], Plan[T]]
 """What to do, once it is known what is spoken there."""
 
 
-def run(connection: object, script: Script[T]) -> T:
+def run(connection: object, script: Script[T], *, together: bool = False) -> T:
+    """Run `script`. What is done in several statements that must stay `together` needs a transaction."""
     driver: Any = row_driver_for(connection)
-    if driver.dialect is Dialect.MARIADB:  # what others do in one statement takes two there, which must stay together
+    if together or driver.dialect is Dialect.MARIADB:  # where nearly everything takes several
         driver.check()
 
     def perform(effect: Effect[Any]) -> Any:
@@ -31,9 +32,9 @@ def run(connection: object, script: Script[T]) -> T:
     return drive(script(driver.dialect), perform)
 
 
-async def arun(connection: object, script: Script[T]) -> T:
+async def arun(connection: object, script: Script[T], *, together: bool = False) -> T:
     driver: Any = row_driver_for(connection)
-    if driver.dialect is Dialect.MARIADB:
+    if together or driver.dialect is Dialect.MARIADB:
         await driver.check()
 
     async def perform(effect: Effect[Any]) -> Any:
