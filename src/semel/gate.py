@@ -20,7 +20,7 @@ from semel.codecs.canonical import canonical_json
 from semel.core import http
 from semel.core.correlation import trace_label
 from semel.core.effects import Plan
-from semel.core.fingerprint import URL_SAFE, Fingerprint, RequestParts, digest, fingerprint
+from semel.core.fingerprint import URL_SAFE, Fingerprint, RequestParts, digest, fingerprint, raw
 from semel.core.http import Response
 from semel.core.keys import KeyMalformed, read_key
 from semel.core.policy import Policy
@@ -34,7 +34,7 @@ from semel.monitors import Monitored, Monitors
 TRACEPARENT = b"traceparent"
 CORRELATION = (TRACEPARENT, b"x-request-id")
 DIGESTED = "sha256:"
-RAW, JSON = Fingerprint(body="raw"), Fingerprint(body="json")
+JSON = Fingerprint(body="json")
 OWNER_LABEL = re.compile(r"[^0-9A-Za-z._-]")
 
 
@@ -160,8 +160,10 @@ class Gate:
 
     def fingerprint(self, policy: Policy, request: RequestParts) -> str:
         spec = policy.fingerprint
-        if isinstance(spec, str):
-            spec = JSON if spec == "json" else RAW
+        if spec == "raw":
+            return raw(request, self.secret)
+        if spec == "json":
+            spec = JSON
         if isinstance(spec, Fingerprint):
             return fingerprint(request, spec, canonicalise=canonical_json, secret=self.secret)
         chosen = spec(request)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from msgspec.structs import replace
 
-from semel.core.fingerprint import Fingerprint, RequestParts, digest, fingerprint
+from semel.core.fingerprint import Fingerprint, RequestParts, digest, fingerprint, raw
 
 REQUEST = RequestParts("POST", "/payments", "a=1", ((b"x-api", b"2"), (b"accept", b"text"), (b"x-api", b"3")), b"body")
 RAW, JSON = Fingerprint(), Fingerprint(body="json")
@@ -26,6 +26,12 @@ def test_the_form_is_a_version_and_a_digest() -> None:
     version, _, rest = of(REQUEST).partition(".")
     assert version == "1"
     assert len(rest) == 43, "256 bits, base64url without padding"
+
+
+@pytest.mark.parametrize("secret", [None, b"secret"])
+def test_raw_is_what_the_default_is(secret: bytes | None) -> None:
+    for request in (REQUEST, replace(REQUEST, query="", body=b""), replace(REQUEST, path="/é")):
+        assert raw(request, secret) == of(request, RAW, secret)
 
 
 def test_the_same_request_has_the_same_fingerprint_in_every_release() -> None:

@@ -84,22 +84,22 @@ def test_retention_ends_with_the_later_of_expiry_and_lease(
 @pytest.mark.parametrize("value_ms", [0, -1, DURATION_MS_MAX + 1])
 def test_every_duration_has_a_bound(value_ms: int) -> None:
     with pytest.raises(ValueError, match="lease_ms must be between 1 and"):
-        Claim(KEY, "1.f", "owner", value_ms, 1, False)
+        Claim(KEY, "1.f", "owner", value_ms, 1, False).checked()
     with pytest.raises(ValueError, match="retention_ms must be between 1 and"):
-        Claim(KEY, "1.f", "owner", 1, value_ms, False)
+        Claim(KEY, "1.f", "owner", 1, value_ms, False).checked()
     with pytest.raises(ValueError, match="lease_ms must be between 1 and"):
-        Renew(LEASE, value_ms)
+        Renew(LEASE, value_ms).checked()
     with pytest.raises(ValueError, match="retention_ms must be between 1 and"):
-        Complete(LEASE, Result("f", b""), value_ms)
+        Complete(LEASE, Result("f", b""), value_ms).checked()
 
 
 def test_durations_are_whole_milliseconds() -> None:
     lease_ms: Any = 1.5
     with pytest.raises(TypeError, match="lease_ms must be an integer in milliseconds, not float"):
-        Renew(LEASE, lease_ms)
+        Renew(LEASE, lease_ms).checked()
 
 
 @pytest.mark.parametrize(("fingerprint", "owner", "field"), [("", "owner", "fingerprint"), ("1.f", "", "owner")])
 def test_a_claim_names_its_request_and_its_owner(fingerprint: str, owner: str, field: str) -> None:
     with pytest.raises(ValueError, match=f"{field} must not be empty"):
-        Claim(KEY, fingerprint, owner, 1, 1, False)
+        Claim(KEY, fingerprint, owner, 1, 1, False).checked()

@@ -221,8 +221,8 @@ FAULTS = [
     Fault(
         "the fingerprint ignores the body",
         GATE,
-        "return fingerprint(request, spec, ",
-        'return fingerprint(RequestParts(request.method, request.path, request.query, request.headers, b""), spec, ',
+        "return raw(request, ",
+        'return raw(RequestParts(request.method, request.path, request.query, request.headers, b""), ',
     ),
     Fault(
         "an answer that was not stored has no mark",

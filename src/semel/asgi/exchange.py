@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
-from semel.admission import Answered, Begun, Keyed
+from semel.admission import Answered, Keyed
 from semel.answers import Answers
 from semel.asgi.execution import Execution
 from semel.asgi.types import Receive, Scope, Send, send_response
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 async def serve(
     front: IdempotencyMiddleware, admitted: Admitted, answers: Answers, scope: Scope, receive: Receive, send: Send
 ) -> None:
-    """Answer one keyed request. A store gives back the claim of a caller who leaves while it is being asked."""
+    """Answer one keyed request: ask for the claim itself, and drive the plan only if there is more to it.
+
+    A store gives back the claim of a caller who leaves while it is being asked.
+    """
     body = await read_body(admitted.policy.body_max, answers, scope, receive, send)
     if body is None:
         return
@@ -34,16 +37,7 @@ async def serve(
     query = scope.get("query_string", b"").decode("latin-1")
     request = RequestParts(scope["method"].upper(), raw_path(scope), query, tuple(scope["headers"]), body)
     keyed = Keyed(front, admitted, answers, tenant, request)
-    begun = await _begun(front, keyed)
-    if isinstance(begun, Answered):
-        await send_response(send, begun.response)
-    else:
-        await Execution(front, keyed, body, scope, receive, send).outlived(begun)
-
-
-async def _begun(front: IdempotencyMiddleware, keyed: Keyed) -> Begun:
-    """Ask for the claim itself, and drive the plan only if there is more to it."""
-    claim, claimed = keyed.claim(), NOT_ASKED
+    claim, claimed, decision = keyed.claim(), NOT_ASKED, None
     if claim is not None:
         try:
             claimed = await front.store_call(claim)
@@ -54,11 +48,16 @@ async def _begun(front: IdempotencyMiddleware, keyed: Keyed) -> Begun:
             raise
         else:
             decision = usual(claimed, keyed.fingerprint)
-            if decision is not None:
-                if front.heard():
-                    tell(front.listener, acquired(keyed.key, decision))
-                return keyed.begun(decision)
-    return await adrive(keyed.begin(), front.perform, first=claimed)
+    if decision is None:
+        begun = await adrive(keyed.begin(), front.perform, first=claimed)
+    else:
+        begun = keyed.begun(decision)
+        if front.heard():
+            tell(front.listener, acquired(keyed.key, decision))
+    if isinstance(begun, Answered):
+        await send_response(send, begun.response)
+    else:
+        await Execution(front, keyed, body, scope, receive, send).outlived(begun)
 
 
 async def read_body(size_max: int, answers: Answers, scope: Scope, receive: Receive, send: Send) -> bytes | None:

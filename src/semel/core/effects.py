@@ -1,18 +1,17 @@
 """What a plan may ask for. A plan is a generator that yields effects and is sent their replies.
 
 The first seven are the calls on a store. The same values are what the batcher collects and what a store's script takes
-a list of.
+a list of. What a caller of a store gives is `checked`; plans ask for what a policy, checked already, allows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from msgspec import Struct
 
 from semel.core.records import (
-    DURATION_MS_MAX,
     FINGERPRINT_MAX,
     OWNER_MAX,
     Claimed,
@@ -41,23 +40,12 @@ class Claim(Effect[Claimed], frozen=True):
     retention_ms: int
     takeover: bool
 
-    def __post_init__(self) -> None:
-        fingerprint, owner = self.fingerprint, self.owner
-        if (
-            type(fingerprint) is type(owner) is str
-            and 0 < len(fingerprint) <= FINGERPRINT_MAX
-            and 0 < len(owner) <= OWNER_MAX
-            and (texts := fingerprint + owner).isascii()
-            and texts.isprintable()
-            and type(self.lease_ms) is type(self.retention_ms) is int
-            and 1 <= self.lease_ms <= DURATION_MS_MAX
-            and 1 <= self.retention_ms <= DURATION_MS_MAX
-        ):
-            return  # nearly all
-        check_text("fingerprint", fingerprint, FINGERPRINT_MAX)
-        check_text("owner", owner, OWNER_MAX)
+    def checked(self) -> Self:
+        check_text("fingerprint", self.fingerprint, FINGERPRINT_MAX)
+        check_text("owner", self.owner, OWNER_MAX)
         check_duration("lease_ms", self.lease_ms)
         check_duration("retention_ms", self.retention_ms)
+        return self
 
 
 class OfLease(Effect[T_co], Generic[T_co], frozen=True):
@@ -73,8 +61,9 @@ class OfLease(Effect[T_co], Generic[T_co], frozen=True):
 class Renew(OfLease[Lease | None], frozen=True):
     lease_ms: int
 
-    def __post_init__(self) -> None:
+    def checked(self) -> Self:
         check_duration("lease_ms", self.lease_ms)
+        return self
 
 
 class Complete(OfLease[bool], frozen=True):
@@ -83,11 +72,11 @@ class Complete(OfLease[bool], frozen=True):
     refuse_ms: int = 0
     """How long the key is refused after that, when its result is gone already."""
 
-    def __post_init__(self) -> None:
-        if type(self.retention_ms) is not int or not 1 <= self.retention_ms <= DURATION_MS_MAX:
-            check_duration("retention_ms", self.retention_ms)
+    def checked(self) -> Self:
+        check_duration("retention_ms", self.retention_ms)
         if self.refuse_ms != 0:
             check_duration("refuse_ms", self.refuse_ms)
+        return self
 
 
 class Release(OfLease[bool], frozen=True):
@@ -107,8 +96,9 @@ class Resolve(Effect[bool], frozen=True):
     result: Result | None
     retention_ms: int
 
-    def __post_init__(self) -> None:
+    def checked(self) -> Self:
         check_duration("retention_ms", self.retention_ms)
+        return self
 
 
 class Remove(Effect[bool], frozen=True):

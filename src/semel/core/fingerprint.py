@@ -80,9 +80,15 @@ def fingerprint(
     return digest(parts, secret=secret)
 
 
+def raw(request: RequestParts, secret: bytes | None = None) -> str:
+    """The digest of `Fingerprint()`, which nearly all requests get."""
+    method, path, query = request.method.encode(), request.path.encode(), request.query.encode()
+    return digest((method, path, query, b"raw", request.body), secret=secret)
+
+
 def digest(parts: Iterable[bytes], *, secret: bytes | None = None) -> str:
     """`version.digest` over length-framed parts, keyed when a secret is given."""
-    parts = list(parts)
-    framed = b"".join([pack(f">{len(parts) + 1}Q", len(parts), *map(len, parts)), *parts])
+    parts = tuple(parts)
+    framed = b"".join((pack(f">{len(parts) + 1}Q", len(parts), *map(len, parts)), *parts))
     hashed = hmac.digest(secret, framed, hashlib.sha256) if secret else hashlib.sha256(framed).digest()
     return f"{VERSION}.{b2a_base64(hashed, newline=False).translate(URL_SAFE, b'=').decode()}"

@@ -27,13 +27,13 @@ class Face(ABC):
     def claim(
         self, key: Key, fingerprint: str, *, owner: str, lease_ms: int, retention_ms: int, takeover: bool
     ) -> Claimed:
-        return self._call(Claim(key, fingerprint, owner, lease_ms, retention_ms, takeover))
+        return self._call(Claim(key, fingerprint, owner, lease_ms, retention_ms, takeover).checked())
 
     def renew(self, lease: Lease, *, lease_ms: int) -> Lease | None:
-        return self._call(Renew(lease, lease_ms))
+        return self._call(Renew(lease, lease_ms).checked())
 
     def complete(self, lease: Lease, result: Result, *, retention_ms: int, refuse_ms: int = 0) -> bool:
-        return self._call(Complete(lease, result, retention_ms, refuse_ms))
+        return self._call(Complete(lease, result, retention_ms, refuse_ms).checked())
 
     def release(self, lease: Lease) -> bool:
         return self._call(Release(lease))
@@ -42,7 +42,7 @@ class Face(ABC):
         return self._call(Read(key))
 
     def resolve(self, seen: Record, result: Result | None, *, retention_ms: int) -> bool:
-        return self._call(Resolve(seen.key, seen.owner, seen.attempt, result, retention_ms))
+        return self._call(Resolve(seen.key, seen.owner, seen.attempt, result, retention_ms).checked())
 
     def remove(self, seen: Record) -> bool:
         return self._call(_remove(seen))
@@ -75,13 +75,13 @@ class AsyncFace(ABC):
     async def claim(
         self, key: Key, fingerprint: str, *, owner: str, lease_ms: int, retention_ms: int, takeover: bool
     ) -> Claimed:
-        return await self._call(Claim(key, fingerprint, owner, lease_ms, retention_ms, takeover))
+        return await self._call(Claim(key, fingerprint, owner, lease_ms, retention_ms, takeover).checked())
 
     async def renew(self, lease: Lease, *, lease_ms: int) -> Lease | None:
-        return await self._call(Renew(lease, lease_ms))
+        return await self._call(Renew(lease, lease_ms).checked())
 
     async def complete(self, lease: Lease, result: Result, *, retention_ms: int, refuse_ms: int = 0) -> bool:
-        return await self._call(Complete(lease, result, retention_ms, refuse_ms))
+        return await self._call(Complete(lease, result, retention_ms, refuse_ms).checked())
 
     async def release(self, lease: Lease) -> bool:
         return await self._call(Release(lease))
@@ -90,7 +90,7 @@ class AsyncFace(ABC):
         return await self._call(Read(key))
 
     async def resolve(self, seen: Record, result: Result | None, *, retention_ms: int) -> bool:
-        return await self._call(Resolve(seen.key, seen.owner, seen.attempt, result, retention_ms))
+        return await self._call(Resolve(seen.key, seen.owner, seen.attempt, result, retention_ms).checked())
 
     async def remove(self, seen: Record) -> bool:
         return await self._call(_remove(seen))

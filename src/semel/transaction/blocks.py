@@ -61,7 +61,8 @@ class Block(Generic[R]):
         self._driver = driver
         self._settings = settings
         printed = digest([b"function", settings.values.canonical(fingerprint)])  # as `semel.operation` does it
-        self._claim = Claim(key, printed, secrets.token_urlsafe(16), LEASE_MS, settings.retention_ms, takeover=False)
+        claim = Claim(key, printed, secrets.token_urlsafe(16), LEASE_MS, settings.retention_ms, takeover=False)
+        self._claim = claim.checked()
         self._operation: TransactionOperation[R] | None = None
         self._outer: Operation | None = None
         self._mark: str | None = None

@@ -38,13 +38,13 @@ class TransactionStore(Transactions[C]):
     def claim(
         self, key: Key, fingerprint: str, *, owner: str, lease_ms: int, retention_ms: int, takeover: bool
     ) -> Claimed:
-        return drive(self.claiming(Claim(key, fingerprint, owner, lease_ms, retention_ms, takeover)), perform)
+        return drive(self.claiming(Claim(key, fingerprint, owner, lease_ms, retention_ms, takeover).checked()), perform)
 
     def renew(self, lease: Lease, *, lease_ms: int) -> Lease | None:
         return self.renewed(lease, lease_ms)
 
     def complete(self, lease: Lease, result: Result, *, retention_ms: int, refuse_ms: int = 0) -> bool:
-        return drive(self.completing(Complete(lease, result, retention_ms, refuse_ms)), perform)
+        return drive(self.completing(Complete(lease, result, retention_ms, refuse_ms).checked()), perform)
 
     def release(self, lease: Lease) -> bool:
         return drive(self.releasing(lease), perform)
@@ -71,13 +71,15 @@ class AsyncTransactionStore(Transactions[C]):
     async def claim(
         self, key: Key, fingerprint: str, *, owner: str, lease_ms: int, retention_ms: int, takeover: bool
     ) -> Claimed:
-        return await adrive(self.claiming(Claim(key, fingerprint, owner, lease_ms, retention_ms, takeover)), aperform)
+        return await adrive(
+            self.claiming(Claim(key, fingerprint, owner, lease_ms, retention_ms, takeover).checked()), aperform
+        )
 
     async def renew(self, lease: Lease, *, lease_ms: int) -> Lease | None:
         return self.renewed(lease, lease_ms)
 
     async def complete(self, lease: Lease, result: Result, *, retention_ms: int, refuse_ms: int = 0) -> bool:
-        return await adrive(self.completing(Complete(lease, result, retention_ms, refuse_ms)), aperform)
+        return await adrive(self.completing(Complete(lease, result, retention_ms, refuse_ms).checked()), aperform)
 
     async def release(self, lease: Lease) -> bool:
         return await adrive(self.releasing(lease), aperform)
