@@ -109,9 +109,7 @@ FAULTS = [
     Fault("purge leaves the results of refused keys", QUERIES, "SET format = NULL, payload = NULL, exp", "SET exp"),
     Fault("a tombstone is gone too early", QUERIES, "expires_ms = expires_ms + refuse_ms, refuse", "refuse"),
     Fault("a refusal is forgotten", QUERIES, "refuse_ms = c.refuse_ms", "refuse_ms = 0 * c.refuse_ms"),
-    Fault(
-        "a refusal outlives its result", QUERIES, "payload = NULL, refuse_ms = 0\n    FROM", "payload = NULL\n    FROM"
-    ),
+    Fault("a refusal outlives its result", QUERIES, "payload = NULL, refuse_ms = 0\nFROM", "payload = NULL\nFROM"),
     Fault("purge deletes a moment late", QUERIES, "r.expires_ms <= (SELECT", "r.expires_ms < (SELECT"),
     Fault(
         "a lease is shown as lapsed a moment late",

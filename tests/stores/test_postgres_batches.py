@@ -58,6 +58,43 @@ def test_of_many_take_overs_of_one_key_in_one_batch_one_wins(store: PostgresStor
     assert {reply.record.owner for reply in replies if isinstance(reply, Occupied)} == {winner.owner}
 
 
+def test_a_take_over_is_for_those_in_the_batch_who_may(store: PostgresStore) -> None:
+    """Who may not is told what was there before."""
+    old = batch(store, claim("some may", lease_ms=1))[0].lease
+    replies: list[Any] = []
+    while not any(isinstance(reply, Acquired) for reply in replies):
+        replies = batch(
+            store,
+            claim("some may", "b"),
+            claim("some may", "c", "1.other", takeover=True),
+            claim("some may", "d", takeover=True),
+        )
+    patient, mistaken, winner = replies
+    assert (winner.lease.owner, winner.lease.attempt) == ("d", 2)
+    assert patient.record.owner == mistaken.record.owner == old.owner
+
+
+def test_who_comes_too_late_to_take_over_claims_again(store: PostgresStore) -> None:
+    """Between what a claim sees and what it takes, another one takes it."""
+    batch(store, claim("late", lease_ms=1))
+    while (seen := batch(store, claim("late", "b"))[0]).record.lease_until_ms > seen.now_ms:
+        pass
+    asked: list[str] = []
+    with store._connections.get()._borrowed() as link:
+
+        def perform(statement: Any) -> Any:
+            asked.append(statement.sql)
+            if statement.sql == store._scripts._take and asked.count(statement.sql) == 1:
+                (other,) = batch(store, claim("late", "b", takeover=True))
+                assert isinstance(other, Acquired)
+            return link.perform(statement)
+
+        (reply,) = drive(store._scripts.answer([claim("late", "c", takeover=True)], None), perform)
+    assert isinstance(reply, Occupied)
+    assert (reply.record.owner, reply.record.attempt) == ("b", 2)
+    assert asked == [store._scripts._claim, store._scripts._take, store._scripts._claim]
+
+
 def test_the_same_claim_twice_in_one_batch_is_one_claim(store: PostgresStore) -> None:
     first, again, other = batch(store, claim("twice"), claim("twice"), claim("twice", fingerprint="1.other"))
     assert first == again
@@ -137,14 +174,29 @@ def test_plans_made_for_an_empty_table_look_keys_up(postgres_url: str) -> None:
         store.get(lease.key)
         with store._connections.get()._borrowed() as link:
             link.execute("VACUUM ANALYZE emptied.semel_records")
-            for call in calls:
-                first: Any = next(store._scripts.answer([call], None))
-                owned = Statement(store._scripts._owned, [["t"], ["s"], ["n"], ["o"]])
-                for statement in (first, owned):
-                    rows = link.execute(f"EXPLAIN {statement.sql}", statement.params).fetchall()
-                    plan = "\n".join(line for (line,) in rows)
-                    assert "Seq Scan" not in plan, plan
-                    assert plan.count("Index Scan using semel_records_pkey") == plan.count("Index Cond") == 1, plan
+            firsts: list[Any] = [next(store._scripts.answer([call], None)) for call in calls]
+            owned = Statement(store._scripts._owned, [["t"], ["s"], ["n"], ["o"]])
+            take = Statement(store._scripts._take, firsts[0].params)
+            for statement in (*firsts, owned, take):
+                rows = link.execute(f"EXPLAIN {statement.sql}".encode(), statement.params).fetchall()
+                plan = "\n".join(line for (line,) in rows)
+                assert "Seq Scan" not in plan, plan
+                assert plan.count("Index Scan using semel_records_pkey") == plan.count("Index Cond") == 1, plan
+
+
+def test_a_result_that_the_socket_does_not_take_at_once(postgres_url: str) -> None:
+    large = Result("bytes", bytes(range(256)) * 4_096 * 24)
+
+    async def use() -> None:
+        async with AsyncPostgresStore(settings(postgres_url)) as store:
+            claimed = await store._call(claim("large"))
+            assert isinstance(claimed, Acquired)
+            assert await store.complete(claimed.lease, large, retention_ms=HOUR_MS)
+            again = await store._call(claim("large", "b"))
+            assert isinstance(again, Occupied)
+            assert again.record.result == large
+
+    asyncio.run(use())
 
 
 def test_a_pooler_is_recognised(postgres_url: str, pgbouncer_url: str) -> None:

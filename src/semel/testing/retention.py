@@ -153,6 +153,7 @@ class Retention(Handles):
         assert occupied(claim(store, key, "b", takeover=True)).owner == "a"
         clock.advance(1)
         assert granted(claim(store, key, "b")).attempt == 1
+        assert held(store, key).refuse_ms == 0, "nor the second attempt's, while it runs"
         assert complete(store, granted(claim(store, key, "b")), retention_ms=SHORT_MS)
         clock.advance(SHORT_MS)
         assert store.get(key) is None, "the refusal of the first result is not the second one's"

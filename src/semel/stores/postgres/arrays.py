@@ -45,12 +45,20 @@ def packed(value: Any) -> bytes | None:
 def array(items: list[Any]) -> bytes:
     """Most columns of a batch have one value, or values of one size: those need no Python for each item."""
     first = items[0]
-    oid = OIDS.get(type(first))
-    if oid is None:
+    kind = KINDS.get(type(first))
+    if kind is None:
         raise TypeError(f"no array of {type(first).__name__} is part of our statements")
-    if len(items) > 1 and items.count(first) == len(items):
-        return _head(oid, len(items)) + array([first])[HEAD_SIZE:] * len(items)
-    return _head(oid, len(items)) + WRITERS[oid](items)
+    oid, one, many = kind
+    count = len(items)
+    if count == 1:
+        return HEADS_OF_ONE[oid] + one(first)
+    if items.count(first) == count:
+        return _head(oid, count) + one(first) * count
+    return _head(oid, count) + many(items)
+
+
+def _text(item: str) -> bytes:
+    return _bytes(item.encode())
 
 
 def _texts(items: list[str]) -> bytes:
@@ -60,15 +68,27 @@ def _texts(items: list[str]) -> bytes:
         joined = before + before.join(items)
         if len(set(map(len, items))) == 1 and joined.isascii():
             return joined.encode()
-    return _sized([item.encode() for item in items])
+    return b"".join([_text(item) for item in items])
 
 
-def _sized(items: list[bytes]) -> bytes:
+def _bytes(item: bytes) -> bytes:
+    return pack("!i", len(item)) + item
+
+
+def _all_bytes(items: list[bytes]) -> bytes:
     return b"".join([part for item in items for part in (pack("!i", len(item)), item)])
+
+
+def _number(item: int) -> bytes:
+    return pack("!iq", 8, item)
 
 
 def _numbers(items: list[int]) -> bytes:
     return pack("!" + "iq" * len(items), *chain.from_iterable((8, item) for item in items))
+
+
+def _flag(item: bool) -> bytes:
+    return pack("!i?", 1, item)
 
 
 def _flags(items: list[bool]) -> bytes:
@@ -80,6 +100,11 @@ def _head(oid: int, size: int) -> bytes:
     return pack("!iiiii", 1, 0, oid, size, 1)
 
 
-HEAD_SIZE = len(_head(TEXT, 1))
-OIDS: dict[type, int] = {str: TEXT, bytes: BYTEA, int: INT8, bool: BOOL}
-WRITERS: dict[int, Callable[[list[Any]], bytes]] = {TEXT: _texts, BYTEA: _sized, INT8: _numbers, BOOL: _flags}
+HEADS_OF_ONE = {oid: _head(oid, 1) for oid in (TEXT, BYTEA, INT8, BOOL)}
+KINDS: dict[type, tuple[int, Callable[[Any], bytes], Callable[[list[Any]], bytes]]] = {
+    str: (TEXT, _text, _texts),
+    bytes: (BYTEA, _bytes, _all_bytes),
+    int: (INT8, _number, _numbers),
+    bool: (BOOL, _flag, _flags),
+}
+"""How one item is written, and how many different ones are, by the type of the first."""

@@ -8,7 +8,6 @@ mode lets nothing survive a transaction: there every statement is planned when i
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
@@ -22,7 +21,7 @@ from psycopg.pq import TransactionStatus
 from semel.core.effects import Effect
 from semel.errors import StoreMisconfigured, StoreUnavailable
 from semel.stores.postgres.arrays import ArrayDumper
-from semel.stores.postgres.exchange import Exchange
+from semel.stores.postgres.exchange import Exchange, answered, bounded
 from semel.stores.postgres.settings import Settings
 from semel.stores.sql.migrations import HOW_TO_MIGRATE
 from semel.stores.sql.statements import Rows, Statement
@@ -81,21 +80,6 @@ def direct(settings: Settings) -> str:
     return f"SELECT CASE WHEN pg_backend_pid() = $1 THEN ARRAY[{calls}] END IS NOT NULL"
 
 
-def bounded(exchange: PQGen[RV], timeout_s: float) -> PQGen[RV]:
-    """Pass on what the driver waits for, and give up when the server says nothing for too long."""
-    deadline = time.monotonic() + timeout_s
-    try:
-        wanted = next(exchange)
-        while True:
-            ready = yield wanted
-            if not ready and time.monotonic() >= deadline:
-                raise psycopg.OperationalError(f"no answer within {timeout_s:g} s")
-            wanted = exchange.send(ready)
-    except StopIteration as stop:
-        value: RV = stop.value
-        return value
-
-
 class Link(Connection[Row]):
     """Runs our statements. After a failed exchange it is closed, so that nobody reads a late answer."""
 
@@ -124,15 +108,15 @@ class Link(Connection[Row]):
         tries = 1
         while True:
             try:
-                with failures_of(self.shown):
-                    if self.exchange.takes(statement):
-                        return self.wait(self.exchange.ask(statement))
-                    cursor = self.execute(statement.sql.encode(), statement.params or None, binary=True)
-                    return cursor.fetchall() if cursor.description else []
+                if self.exchange.takes(statement):
+                    return self.wait(self.exchange.ask(statement))
+                cursor = self.execute(statement.sql.encode(), statement.params or None, binary=True)
+                return cursor.fetchall() if cursor.description else []
             except BaseException as error:
                 if tries == TRIES_MAX or not rolled_back(error, self.info):
                     self.close()
-                    raise
+                    with failures_of(self.shown):
+                        raise
                 tries += 1
 
     def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
@@ -169,15 +153,15 @@ class AsyncLink(AsyncConnection[Row]):
         tries = 1
         while True:
             try:
-                with failures_of(self.shown):
-                    if self.exchange.takes(statement):
-                        return await self.wait(self.exchange.ask(statement))
-                    cursor = await self.execute(statement.sql.encode(), statement.params or None, binary=True)
-                    return await cursor.fetchall() if cursor.description else []
+                if self.exchange.takes(statement):
+                    return await answered(self.exchange.ask(statement), self.pgconn.socket, self.timeout_s)
+                cursor = await self.execute(statement.sql.encode(), statement.params or None, binary=True)
+                return await cursor.fetchall() if cursor.description else []
             except BaseException as error:
                 if tries == TRIES_MAX or not rolled_back(error, self.info):
                     await self.close()
-                    raise
+                    with failures_of(self.shown):
+                        raise
                 tries += 1
 
     async def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
@@ -186,5 +170,5 @@ class AsyncLink(AsyncConnection[Row]):
 
 def rolled_back(error: BaseException, info: ConnectionInfo) -> bool:
     """Did the server undo a transaction of one statement for the sake of others? Then it may be tried again."""
-    undone = isinstance(error.__cause__, (DeadlockDetected, SerializationFailure))
+    undone = isinstance(error, (DeadlockDetected, SerializationFailure))
     return undone and info.transaction_status == TransactionStatus.IDLE

@@ -5,18 +5,24 @@ A cursor converts, describes and remembers more than our statements need: that w
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Sequence
+from typing import TypeVar
 
+import psycopg
 from psycopg import generators
 from psycopg.abc import PQGen
 from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 from psycopg.pq import ExecStatus, Format
 from psycopg.pq.abc import PGconn, PGresult
+from psycopg.waiting import Ready, Wait
 
 from semel.stores.postgres.arrays import packed
 from semel.stores.sql.statements import Rows, Statement
 
+RV = TypeVar("RV")
 GOOD = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 
 
@@ -61,3 +67,56 @@ def _good(results: Sequence[PGresult]) -> PGresult:
         if result.status not in GOOD:
             raise error_from_result(result)
     return results[-1]
+
+
+def bounded(exchange: PQGen[RV], timeout_s: float) -> PQGen[RV]:
+    """Pass on what the driver waits for, and give up when the server says nothing for too long."""
+    deadline = time.monotonic() + timeout_s
+    try:
+        wanted = next(exchange)
+        while True:
+            ready = yield wanted
+            if not ready and time.monotonic() >= deadline:
+                raise psycopg.OperationalError(f"no answer within {timeout_s:g} s")
+            wanted = exchange.send(ready)
+    except StopIteration as stop:
+        value: RV = stop.value
+        return value
+
+
+async def answered(exchange: PQGen[RV], fileno: int, timeout_s: float) -> RV:
+    """The same for a batch of a coroutine, with one timer: psycopg's own wait has one for each tenth of a second.
+
+    Nor does it ask the server to stop when it is cancelled. Batches have a task of their own, which nobody cancels
+    before the event loop ends.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    try:
+        wanted = next(exchange)
+        while True:
+            woken = loop.create_future()
+            timer = loop.call_at(deadline, _wake, woken, Ready.NONE)
+            if wanted & Wait.R:
+                loop.add_reader(fileno, _wake, woken, Ready.R)
+            if wanted & Wait.W:
+                loop.add_writer(fileno, _wake, woken, Ready.W)
+            try:
+                ready = await woken
+            finally:
+                timer.cancel()
+                if wanted & Wait.R:
+                    loop.remove_reader(fileno)
+                if wanted & Wait.W:
+                    loop.remove_writer(fileno)
+            if not ready:
+                raise psycopg.OperationalError(f"no answer within {timeout_s:g} s")
+            wanted = exchange.send(ready)
+    except StopIteration as stop:
+        value: RV = stop.value
+        return value
+
+
+def _wake(woken: asyncio.Future[Ready], ready: Ready) -> None:
+    if not woken.done():
+        woken.set_result(ready)

@@ -39,8 +39,11 @@ class Connections:
     def run(self, script: Script[T]) -> T:
         if not self._ready.done:
             self._ready.do(self._make_ready)
-        with self._borrowed() as link:
+        link = self._take()
+        try:
             return drive(script, link.perform)
+        finally:
+            self._give_back(link)
 
     def run_alone(self, script: Script[T], *, patient: bool = True) -> T:
         """Run a script in one transaction; `patient` with all the time that a migration needs."""
@@ -71,23 +74,33 @@ class Connections:
 
     @contextmanager
     def _borrowed(self) -> Iterator[Link]:
+        link = self._take()
+        try:
+            yield link
+        finally:
+            self._give_back(link)
+
+    def _take(self) -> Link:
         try:
             link = self._slots.get(timeout=self._settings.timeout_s)
         except queue.Empty:
             raise StoreUnavailable(busy(self._settings)) from None
+        if link is not None and link.lost_before == self._lost:
+            return link
         try:
-            if link is not None and link.lost_before != self._lost:
+            if link is not None:
                 link.close()
-                link = None
-            if link is None:
-                link = Link.open(self._settings)
-                link.lost_before = self._lost
-            yield link
-        finally:
-            if link is not None and link.closed:
-                self._lost += 1
-                link = None
-            self._slots.put(link)
+            link = Link.open(self._settings)
+        except BaseException:
+            self._slots.put(None)
+            raise
+        link.lost_before = self._lost
+        return link
+
+    def _give_back(self, link: Link) -> None:
+        if link.closed:
+            self._lost += 1
+        self._slots.put(None if link.closed else link)
 
 
 class AsyncConnections:
@@ -104,8 +117,11 @@ class AsyncConnections:
     async def run(self, script: Script[T]) -> T:
         if not self._ready.done:
             await self._ready.do(self._make_ready)
-        async with self._borrowed() as link:
+        link = await self._take()
+        try:
             return await adrive(script, link.perform)
+        finally:
+            self._give_back(link)
 
     async def run_alone(self, script: Script[T], *, patient: bool = True) -> T:
         async with self._borrowed() as link:
@@ -140,20 +156,30 @@ class AsyncConnections:
 
     @asynccontextmanager
     async def _borrowed(self) -> AsyncIterator[AsyncLink]:
-        link = await self._slot()
+        link = await self._take()
         try:
-            if link is not None and link.lost_before != self._lost:
-                await link.close()
-                link = None
-            if link is None:
-                link = await AsyncLink.open(self._settings)
-                link.lost_before = self._lost
             yield link
         finally:
-            if link is not None and link.closed:
-                self._lost += 1
-                link = None
-            self._slots.put_nowait(link)
+            self._give_back(link)
+
+    async def _take(self) -> AsyncLink:
+        link = await self._slot()
+        if link is not None and link.lost_before == self._lost:
+            return link
+        try:
+            if link is not None:
+                await link.close()
+            link = await AsyncLink.open(self._settings)
+        except BaseException:
+            self._slots.put_nowait(None)
+            raise
+        link.lost_before = self._lost
+        return link
+
+    def _give_back(self, link: AsyncLink) -> None:
+        if link.closed:
+            self._lost += 1
+        self._slots.put_nowait(None if link.closed else link)
 
 
 def busy(settings: Settings) -> str:

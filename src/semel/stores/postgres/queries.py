@@ -23,6 +23,10 @@ PAST_RETENTION = "r.expires_ms + r.refuse_ms <= now_ms AND r.lease_until_ms <= n
 LAPSED = f"r.state = {IN_PROGRESS} AND r.lease_until_ms <= now_ms"
 NOTIFIED = f"CASE WHEN r.watched_as IS NOT NULL THEN pg_notify('{CHANNEL}', r.watched_as)::text END"
 NOW = "coalesce({0}::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)"
+CLAIMS = """unnest(
+        $1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[], $8::boolean[]
+    ) WITH ORDINALITY AS c (tenant, scope, name, fingerprint, owner, lease_ms, retention_ms, takeover, number)"""
+"""The calls that `claim` and `take` are asked for."""
 
 
 def at_key(table: str, columns: str) -> str:
@@ -45,48 +49,51 @@ def durable_moment(now: str) -> str:
 
 
 def claim(table: str) -> str:
-    """Three ways out: what the snapshot showed, taken over (or past retention), or inserted. A lost race has none.
+    """Two ways out: what the snapshot showed, or inserted. A lost race has neither.
+
+    What was there and may be had (`open`) is only told: `take` takes it. Hardly any claim needs that, and in the same
+    statement every lone claim and replay would pay for it, with a fifth of what the server does.
 
     Of what was inserted, the caller knows everything but the time: only its key comes back.
     """
     return f"""
 WITH {durable_moment("$9")}, seen AS MATERIALIZED (
-    SELECT c.*, now_ms, r.place, r.fingerprint AS old_fingerprint, r.state, r.owner AS old_owner, r.attempt,
+    SELECT c.*, now_ms, r.fingerprint AS old_fingerprint, r.state, r.owner AS old_owner, r.attempt,
         r.created_ms, r.lease_until_ms, r.expires_ms, r.completed_ms, r.format, r.payload, r.refuse_ms,
-        r.state IS NULL AS absent,
         ({PAST_RETENTION}) OR (c.takeover AND {LAPSED} AND r.fingerprint = c.fingerprint AND r.owner <> c.owner) AS open
     FROM moment
-    CROSS JOIN unnest(
-        $1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[], $8::boolean[]
-    ) WITH ORDINALITY AS c (tenant, scope, name, fingerprint, owner, lease_ms, retention_ms, takeover, number)
-    LEFT JOIN {at_key(table, f"r.ctid AS place, {RECORD}")} r ON true
+    CROSS JOIN {CLAIMS}
+    LEFT JOIN {at_key(table, RECORD)} r ON true
 ), inserted AS (
     INSERT INTO {table} AS r
         (tenant, scope, name, fingerprint, state, owner, attempt, created_ms, lease_until_ms, expires_ms)
     SELECT tenant, scope, name, fingerprint, {IN_PROGRESS}, owner, 1, now_ms, now_ms + lease_ms, now_ms + retention_ms
-    FROM seen WHERE absent ORDER BY number
+    FROM seen WHERE state IS NULL ORDER BY number
     ON CONFLICT (tenant, scope, name) DO NOTHING
     RETURNING r.tenant, r.scope, r.name
-), taken AS (
-    UPDATE {table} AS r SET
-        attempt = CASE WHEN r.expires_ms + r.refuse_ms <= now_ms THEN 1 ELSE r.attempt + 1 END,
-        created_ms = CASE WHEN r.expires_ms + r.refuse_ms <= now_ms THEN now_ms ELSE r.created_ms END,
-        fingerprint = c.fingerprint, state = {IN_PROGRESS}, owner = c.owner,
-        lease_until_ms = now_ms + lease_ms, expires_ms = now_ms + retention_ms,
-        completed_ms = NULL, format = NULL, payload = NULL, refuse_ms = 0
-    FROM seen c
-    WHERE c.open AND r.ctid = c.place AND r.lease_until_ms <= now_ms
-        AND (r.expires_ms + r.refuse_ms <= now_ms
-            OR (c.takeover AND r.state = {IN_PROGRESS} AND r.fingerprint = c.fingerprint))
-    RETURNING {RECORD}, {NOTIFIED}
 )
-SELECT number, now_ms, NULL, tenant, scope, name, old_fingerprint, state, old_owner, attempt, created_ms,
+SELECT number, now_ms, open, tenant, scope, name, old_fingerprint, state, old_owner, attempt, created_ms,
     lease_until_ms, expires_ms, completed_ms, format, payload, refuse_ms
-FROM seen WHERE NOT absent AND NOT open
-UNION ALL
-SELECT NULL, now_ms, notified, {RECORD} FROM taken AS r ({", ".join(COLUMNS)}, notified), moment
+FROM seen WHERE state IS NOT NULL
 UNION ALL
 SELECT NULL, now_ms, NULL, tenant, scope, name{", NULL" * len(COLUMNS[3:])} FROM inserted, moment"""
+
+
+def take(table: str) -> str:
+    """Takes what is past retention, or lapsed and may be taken over. Who finds it changed has to claim again."""
+    return f"""
+WITH {durable_moment("$9")}
+UPDATE {table} AS r SET
+    attempt = CASE WHEN r.expires_ms + r.refuse_ms <= now_ms THEN 1 ELSE r.attempt + 1 END,
+    created_ms = CASE WHEN r.expires_ms + r.refuse_ms <= now_ms THEN now_ms ELSE r.created_ms END,
+    fingerprint = c.fingerprint, state = {IN_PROGRESS}, owner = c.owner,
+    lease_until_ms = now_ms + lease_ms, expires_ms = now_ms + retention_ms,
+    completed_ms = NULL, format = NULL, payload = NULL, refuse_ms = 0
+FROM moment, {CLAIMS}, {at_key(table, "r.ctid")} found
+WHERE r.ctid = found.ctid AND r.lease_until_ms <= now_ms
+    AND (r.expires_ms + r.refuse_ms <= now_ms
+        OR (c.takeover AND r.state = {IN_PROGRESS} AND r.fingerprint = c.fingerprint))
+RETURNING NULL, now_ms, {NOTIFIED}, {RECORD}"""
 
 
 def renew(table: str) -> str:

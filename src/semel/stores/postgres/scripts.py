@@ -41,6 +41,7 @@ class Scripts:
         table = f"{quoted(schema)}.{queries.TABLE}" if schema else queries.TABLE
         self._table = table
         self._claim = queries.claim(table)
+        self._take = queries.take(table)
         self._renew = queries.renew(table)
         self._complete = queries.complete(table)
         self._owned = queries.owned(table)
@@ -73,11 +74,10 @@ class Scripts:
         replies: dict[int, Claimed] = {}
         waiting = sorted((_parts(call.key), number, call) for number, call in enumerate(calls))
         for _ in range(ROUNDS_MAX):
-            fields = (
-                (*parts, call.fingerprint, call.owner, call.lease_ms, call.retention_ms, call.takeover)
-                for parts, _, call in waiting
-            )
-            rows = yield from do(Statement(self._claim, [*_arrays(fields), now_ms]))
+            rows = yield from do(Statement(self._claim, [*_claims(waiting), now_ms]))
+            if open := [waiting[row[0] - 1] for row in rows if row[2]]:
+                taken = yield from do(Statement(self._take, [*_claims(open), now_ms]))
+                rows = [*(row for row in rows if not row[2]), *taken]
             replies.update(_claimed(waiting, rows))
             if len(replies) == len(calls):
                 return [replies[number] for number in range(len(calls))]
@@ -201,6 +201,13 @@ def _claimed(calls: Sequence[Asked], rows: Rows) -> dict[int, Claimed]:
             ours = record.in_progress() and record.owner == call.owner and record.fingerprint == call.fingerprint
             replies[number] = Acquired(record.lease) if ours else Occupied(record, now_ms)
     return replies
+
+
+def _claims(calls: Sequence[Asked]) -> list[list[Any]]:
+    return _arrays(
+        (*parts, call.fingerprint, call.owner, call.lease_ms, call.retention_ms, call.takeover)
+        for parts, _, call in calls
+    )
 
 
 def _inserted(call: Claim, now_ms: int) -> Record:
