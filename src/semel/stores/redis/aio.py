@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from hiredis import pack_command
 from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import ResponseError
 
 from semel.core.effects import Effect, Plan
 from semel.core.records import Key
@@ -25,6 +23,7 @@ from semel.stores.redis.commands import Command
 from semel.stores.redis.connect import Failures, Settings, ours
 from semel.stores.redis.scripts import Scripts
 from semel.stores.redis.watch import NEVER_LOOKED, POLL_S, AsyncListener
+from semel.stores.redis.wire import Wire
 from semel.stores.waiters import AsyncWaiters, changed_key
 
 T = TypeVar("T")
@@ -39,54 +38,44 @@ class AsyncLink:
         # The driver's own time-out costs a task for each command and, before Python 3.12, can swallow a cancellation.
         options = settings.driver_options(Retry(NoBackoff(), 0), socket_timeout=None)
         self._pool = ConnectionPool.from_url(settings.url, **options)
-        self._understand: Mapping[Any, Any] = Redis(connection_pool=self._pool).response_callbacks
-        self._connections: list[Any] = []
-        self._idle: list[Any] = []
-        self._free = asyncio.Semaphore(settings.pool_max)
+        self._understand: Mapping[Any, Any] = dict(Redis(connection_pool=self._pool).response_callbacks)
+        self._wires = [Wire(self._pool, settings.timeout_s) for _ in range(settings.pool_max)]
+        self._idle: asyncio.LifoQueue[Wire] = asyncio.LifoQueue()
+        for wire in self._wires:
+            self._idle.put_nowait(wire)
         self._checked = AsyncOnce()
         self.waiters = AsyncWaiters()
         self.listener = AsyncListener(self._pool, self.waiters)
 
-    async def run(self, plan: Plan[T]) -> T:
-        if not self._checked.done:
-            await self._checked.do(lambda: adrive(check(self._settings.shown, self._settings.accepted), self._perform))
+    def run(self, plan: Plan[T]) -> Coroutine[Any, Any, T]:
+        return adrive(plan, self._perform) if self._checked.done else self._check_and_run(plan)
+
+    async def _check_and_run(self, plan: Plan[T]) -> T:
+        await self._checked.do(lambda: adrive(check(self._settings.shown, self._settings.accepted), self._perform))
         return await adrive(plan, self._perform)
 
     async def close(self) -> None:
         await self.listener.close()
-        for connection in self._connections:
-            await connection.disconnect()
+        for wire in self._wires:
+            await wire.close()
 
     async def _perform(self, effect: Effect[Any]) -> Any:
         assert isinstance(effect, Command)
-        with self._failures:
-            async with asyncio.timeout(self._settings.timeout_s), self._free:
-                reply = await self._exchange(effect.words)
-        understand = self._understand.get(effect.words[0])
-        return reply if understand is None else understand(reply)
-
-    async def _exchange(self, words: Any) -> Any:
-        """One command on a connection of its own: the driver's ways around that cost as much as the exchange itself.
-
-        One that failed or was left half-way is closed, and connects again: a late reply is nobody else's.
-        """
-        connection = self._idle.pop() if self._idle else self._connect()
+        words = effect.words
+        wire = None if self._idle.empty() else self._idle.get_nowait()
         try:
-            await self._pool.ensure_connection(connection)
-            await connection.send_packed_command(pack_command(words), check_health=False)
-            return await connection.read_response()
-        except ResponseError:
-            raise
-        except BaseException:
-            await connection.disconnect(nowait=True)
-            raise
+            with self._failures:
+                if wire is not None and wire.ready:  # a time-out around it would cost half as much as the exchange
+                    reply = await wire.ask(words)
+                else:
+                    async with asyncio.timeout(self._settings.timeout_s):
+                        wire = wire or await self._idle.get()
+                        reply = await wire.ask(words)
         finally:
-            self._idle.append(connection)
-
-    def _connect(self) -> Any:
-        connection = self._pool.connection_class(**self._pool.connection_kwargs)
-        self._connections.append(connection)
-        return connection
+            if wire is not None:
+                self._idle.put_nowait(wire)
+        understand = self._understand.get(words[0])
+        return reply if understand is None else understand(reply)
 
 
 class AsyncRedisStore(CoalescedFace):
