@@ -51,7 +51,7 @@ types: $(READY) ## mypy (strict) and pyright
 	@echo "==> pyright"
 	@$(BIN)/pyright
 
-bench: $(READY) ## measure everything, 25 minutes; figures are ratios within one run (ARGS="--only http --quick" for less)
+bench: $(READY) ## measure everything, half an hour; figures are ratios within one run (ARGS="--only http --quick" for less)
 	@PYTHONPATH=tests $(BIN)/python -m servers.install
 	@PYTHONPATH=tests $(BIN)/python -m benchmarks $(ARGS)
 

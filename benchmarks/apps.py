@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -15,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from benchmarks import peers
+from benchmarks import on_django, peers
 from semel.asgi import IdempotencyMiddleware
 
 App = Callable[
@@ -29,12 +30,17 @@ class Shop:
 
     def __init__(self) -> None:
         self.effects = 0
+        self._counting = threading.Lock()
         self.held: asyncio.Event | None = None
 
+    def charge(self, amount: int) -> dict[str, int]:
+        """The effect. Some contenders run it in threads."""
+        with self._counting:
+            self.effects += 1
+            return {"payment": self.effects, "by": os.getpid(), "amount": amount}
+
     async def pay(self, request: Request) -> Response:
-        amount = (await request.json())["amount"]
-        self.effects += 1
-        return JSONResponse({"payment": self.effects, "by": os.getpid(), "amount": amount})
+        return JSONResponse(self.charge((await request.json())["amount"]))
 
     async def hold(self, request: Request) -> Response:
         self.held = asyncio.Event()
@@ -76,19 +82,20 @@ def at_once(shop: Shop) -> App:
     return answer
 
 
-def build(who: str, store: str, url: str) -> App:
-    """The application as `who` protects it, with its records at `url`."""
+def build(who: str, store: str, url: str) -> Any:
+    """The application as `who` protects it, with its records at `url`: WSGI on Django, else ASGI."""
     shop = Shop()
+    if who in on_django.ON_DJANGO:
+        return on_django.build(shop, who, store, url)
     if who == BARE:
         return shop.app()
     if who == AT_ONCE:
         return at_once(shop)
     if who == SEMEL:
         return IdempotencyMiddleware(shop.app(), store=url, identify=lambda scope: "shop-1")
-    peer: App = peers.PEERS[who, store](shop, url)
-    return peer
+    return peers.PEERS[who, store](shop, url)
 
 
-def from_environment() -> App:
-    """For `uvicorn --factory`."""
+def from_environment() -> Any:
+    """For `uvicorn --factory` and `waitress --call`."""
     return build(os.environ["BENCH_WHO"], os.environ["BENCH_STORE"], os.environ["BENCH_URL"])

@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from functools import partial
-from pathlib import Path
 
 import uvloop
 
 from benchmarks import raw
 from benchmarks.apps import SEMEL
 from benchmarks.calls import pair, per_second, replay
-from benchmarks.places import DURABLE, STORES, Places
+from benchmarks.places import DURABLE, STORES, Places, path_of
 from benchmarks.results import PER_SECOND, Found, Note
 from benchmarks.rounds import aalternate, measured
 from benchmarks.sizes import Size
@@ -21,6 +20,8 @@ from semel import open_async_store
 from servers.binaries import MissingServer
 
 PYTHON, C = "Python driver, one by one", "C, one by one"
+UNPREPARED = "semel, prepare=false"
+"""As behind a pooler, which changes connections."""
 BRIEF = 0.6
 """Nothing has to be started for these rounds, so they may be shorter. pgbench knows only whole seconds."""
 Run = Callable[[], Awaitable[float]]
@@ -38,6 +39,10 @@ async def at(store: str, size: Size, places: Places) -> list[Found]:
         ours = open_async_store(url)
         stack.push_async_callback(ours.close)
         known = await pair(ours)
+        unprepared = None
+        if store == "postgres":
+            unprepared = open_async_store(url + ("&" if "?" in url else "?") + "prepare=false")
+            stack.push_async_callback(unprepared.close)
         raw_once = await stack.enter_async_context(raw_python(store, url)) if store in DURABLE else None
         for callers in size.loads:
             seconds = size.round_s * BRIEF
@@ -45,6 +50,8 @@ async def at(store: str, size: Size, places: Places) -> list[Found]:
                 ("first", SEMEL): partial(per_second, partial(pair, ours), callers, seconds),
                 ("replay", SEMEL): partial(per_second, partial(replay, ours, known), callers, seconds),
             }
+            if unprepared is not None:
+                cells["first", UNPREPARED] = partial(per_second, partial(pair, unprepared), callers, seconds)
             if raw_once is not None:
                 cells["first", PYTHON] = partial(per_second, raw_once, callers, seconds)
             if in_c := raw_c(store, url, callers, size.round_s):
@@ -63,7 +70,7 @@ async def at(store: str, size: Size, places: Places) -> list[Found]:
 def raw_python(store: str, url: str) -> raw.Raw:
     match store:
         case "sqlite":
-            return raw.python_sqlite(Path(url.removeprefix("sqlite:///")))
+            return raw.python_sqlite(path_of(url))
         case "postgres":
             return raw.python_postgres(url)
         case _:

@@ -1,8 +1,7 @@
 """Requests per second through the gateway, without and with a key, beside a bare proxy of the same parts.
 
 The bare proxy is the same server and the same client library, and does nothing else: no middleware, no checks, no
-headers of its own. All three stand in front of one upstream. Rounds alternate (A/B/C/A/B/C) and the medians of the
-ratios within each round are shown; the figures themselves say more about the machine.
+headers of its own. Both stand in front of one upstream. `python -m benchmarks.gateway PORT UPSTREAM` is that proxy.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import aiohttp
@@ -25,8 +23,6 @@ from servers.process import Server
 
 ROOT = Path(__file__).parent.parent
 CALLERS = 32
-ROUNDS = 5
-ROUND_S = 2.0
 BODY = b'{"amount": 10}'
 ANSWER = b'{"payment": 1, "amount": 10}'
 
@@ -80,10 +76,10 @@ class Listening(Server):
         socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
 
 
-async def per_second(port: int, *, keyed: bool) -> float:
-    """How many POSTs `CALLERS` callers get through in one round, each with a key of its own."""
+async def per_second(port: int, seconds: float, *, keyed: bool) -> float:
+    """How many POSTs `CALLERS` callers get through, each with a key of its own."""
     done, started = 0, time.perf_counter()
-    end = started + ROUND_S
+    end = started + seconds
 
     async def caller(session: aiohttp.ClientSession) -> None:
         nonlocal done
@@ -118,24 +114,5 @@ def serve_bare(port: int, base: str) -> None:
     uvicorn.run(Bare(base), port=port, lifespan="off", access_log=False, log_level="warning", http="httptools")
 
 
-def main() -> None:
-    rounds: list[tuple[float, float, float]] = []
-    with servers() as (bare, gateway):
-        for number in range(ROUNDS + 1):
-            without = asyncio.run(per_second(bare, keyed=False))
-            passed = asyncio.run(per_second(gateway, keyed=False))
-            keyed = asyncio.run(per_second(gateway, keyed=True))
-            if number:  # the first is to warm up
-                rounds.append((without, passed, keyed))
-    print(f"requests per second, {CALLERS} callers, one worker, SQLite; {ROUNDS} alternating rounds of {ROUND_S:g} s\n")
-    print(f"{'':<28}{'per second':>12}{'ratio to bare':>16}")
-    for index, name in enumerate(("bare aiohttp proxy", "gateway, no key", "gateway, a key each")):
-        ratio = median(each[index] / each[0] for each in rounds)
-        print(f"{name:<28}{median(each[index] for each in rounds):>12,.0f}{ratio:>16.2f}")
-
-
 if __name__ == "__main__":
-    if len(sys.argv) == 3:
-        serve_bare(int(sys.argv[1]), sys.argv[2])
-    else:
-        main()
+    serve_bare(int(sys.argv[1]), sys.argv[2])

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from benchmarks.apps import AT_ONCE, BARE, SEMEL
 from benchmarks.at_store import PYTHON, C
+from benchmarks.dict_and_task import DICT_AND_TASK
+from benchmarks.on_django import SEMEL_DJANGO
 from benchmarks.places import DURABLE, STORES, TITLES
 from benchmarks.results import BYTES, MICROSECONDS, P50, P99, PER_SECOND, Measure, Results, ratio
 from benchmarks.through_gateway import GATEWAY, PROXY
@@ -72,7 +74,7 @@ def best_peer(results: Results, case: str, store: str, load: int) -> Measure | N
         each
         for each in results.measures("http")
         if (each.case, each.store, each.load, each.unit) == (case, store, load, PER_SECOND)
-        and each.who not in (BARE, AT_ONCE, SEMEL)
+        and each.who not in (BARE, AT_ONCE, DICT_AND_TASK, SEMEL, SEMEL_DJANGO)
     ]
     return max(found, key=lambda each: each.middle, default=None)
 

@@ -6,7 +6,6 @@ import os
 import random
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import psycopg
 import redis
@@ -15,7 +14,7 @@ import uvloop
 from benchmarks.apps import SEMEL
 from benchmarks.calls import each_us, pair, per_second, replay
 from benchmarks.filling import fill, filled
-from benchmarks.places import DURABLE, Places
+from benchmarks.places import DURABLE, Places, path_of
 from benchmarks.results import BYTES, PER_SECOND, Found
 from benchmarks.rounds import latencies, measured
 from benchmarks.sizes import Size
@@ -46,6 +45,8 @@ def place_for(store: str, places: Places) -> str:
 
 async def grown(store: str, size: Size, places: Places) -> list[Found]:
     url, found, stored = place_for(store, places), list[Found](), 0
+    if store == "postgres":
+        unattended(url)
     ours = open_async_store(url)
     await pair(ours)  # connects, and plans its statements while there is nothing
     for level in size.levels:
@@ -59,6 +60,13 @@ async def grown(store: str, size: Size, places: Places) -> list[Found]:
             found.append(measured(f"growth, {case}, {TOGETHER} callers", SEMEL, store, level, PER_SECOND, rates))
     await ours.close()
     return found
+
+
+def unattended(url: str) -> None:
+    """Nothing vacuums or analyses from here on: it would disturb us, and correct a plan that was made for nothing."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("ALTER TABLE semel_records SET (autovacuum_enabled = off)")
+        connection.execute("VACUUM ANALYZE semel_records")
 
 
 async def any_known(store: AsyncStore, level: int) -> None:
@@ -86,7 +94,7 @@ async def bytes_per_key(store: str, size: Size, places: Places) -> list[Found]:
 def occupied(store: str, url: str) -> int:
     match store:
         case "sqlite":
-            path = Path(url.removeprefix("sqlite:///"))
+            path = path_of(url)
             return sum(os.path.getsize(each) for each in path.parent.glob(f"{path.name}*"))
         case "postgres":
             with psycopg.connect(url) as connection:

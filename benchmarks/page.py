@@ -10,6 +10,7 @@ from pathlib import Path
 
 from benchmarks import plots
 from benchmarks.apps import BARE, SEMEL
+from benchmarks.on_django import ON_DJANGO
 from benchmarks.places import DURABLE, STORES, TITLES
 from benchmarks.results import P50, P99, PER_SECOND, Results, ratio
 from benchmarks.tables import TABLES
@@ -55,7 +56,8 @@ def figures(results: Results) -> list[tuple[str, str]]:
     for case in ("first", "replay"):
         values = {}
         for each in results.measures("http"):
-            if (each.case, each.load, each.unit) == (case, 64, PER_SECOND) and (value := ratio(each, bare)):
+            shown = (each.case, each.load, each.unit) == (case, 64, PER_SECOND) and each.who not in ON_DJANGO
+            if shown and (value := ratio(each, bare)):
                 values[f"{each.who}, {TITLES[each.store]}"] = (value, each.who == SEMEL)
         if values:
             ordered = dict(sorted(values.items(), key=lambda item: (-item[1][0], item[0])))

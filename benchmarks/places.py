@@ -75,3 +75,8 @@ def migrate(url: str) -> None:
     assert isinstance(store, Migratable)
     store.migrate()
     store.close()
+
+
+def path_of(url: str) -> Path:
+    """The file that SQLite's URL names."""
+    return Path(url.removeprefix("sqlite:///"))

@@ -22,7 +22,7 @@ FILE = Path(__file__).parent / "results.json"
 PACKAGES = (
     "semel starlette uvicorn uvloop httptools msgspec psycopg asyncpg redis hiredis aiohttp "
     "asgi-idempotency-header fastapi-idempotency fastapi-idempotency-key fastidempotent idemkit idempot "
-    "aws-lambda-powertools"
+    "aws-lambda-powertools boto3 django djangorestframework waitress drf-idempotency"
 ).split()
 
 PER_SECOND, MICROSECONDS, P50, P99 = "per second", "µs", "µs p50", "µs p99"

@@ -1,4 +1,7 @@
-"""Applications on uvicorn (one worker, httptools and uvloop), each in a process of its own, and what it did there."""
+"""Applications on uvicorn (one worker, httptools and uvloop), each in a process of its own, and what it did there.
+
+Those on Django are on waitress: one process, too, with threads.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,10 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.on_django import ON_DJANGO
 from servers.process import Server
 
+FACTORY, THREADS = "benchmarks.apps:from_environment", 16
 ROOT = Path(__file__).parent.parent
 BODY = b'{"amount": 10}'
 
@@ -36,10 +41,17 @@ class AppServer(Server):
 
     def command(self) -> Sequence[str | Path]:
         settings = [f"{name}={value}" for name, value in self._settings.items()]
+        words = self._waitress() if self.who in ON_DJANGO else self._uvicorn()
+        return ["env", *settings, sys.executable, "-m", *words, FACTORY]
+
+    def _uvicorn(self) -> list[str]:
         quiet = ("--log-level", "error", "--no-access-log", "--lifespan", "off")
         fast = ("--http", "httptools", "--loop", "uvloop", "--backlog", "2048", "--workers", str(self._workers))
-        app = ("--port", str(self.port), "--factory", "benchmarks.apps:from_environment")
-        return ["env", *settings, sys.executable, "-m", "uvicorn", *quiet, *fast, *app]
+        return ["uvicorn", *quiet, *fast, "--port", str(self.port), "--factory"]
+
+    def _waitress(self) -> list[str]:
+        room = ("--connection-limit=1000", "--backlog=2048", f"--threads={THREADS}")
+        return ["waitress", *room, f"--listen=127.0.0.1:{self.port}", "--call"]
 
     def probe(self) -> None:
         socket.create_connection(("127.0.0.1", self.port), timeout=1).close()

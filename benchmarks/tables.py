@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from benchmarks.apps import AT_ONCE, BARE, SEMEL
-from benchmarks.at_store import PYTHON, C
-from benchmarks.exactly_once import ALONE
+from benchmarks.at_store import PYTHON, UNPREPARED, C
+from benchmarks.dict_and_task import DICT_AND_TASK
+from benchmarks.exactly_once import ALONE, DRIVERS
 from benchmarks.goals import goals, shown
+from benchmarks.on_django import BARE_DJANGO, ON_DJANGO
 from benchmarks.places import DURABLE, STORES, TITLES
 from benchmarks.results import (
     BYTES,
@@ -93,26 +95,26 @@ def caution(results: Results) -> str:
 
 
 def contenders(results: Results) -> str:
-    """Everybody at 64 connections, the fastest first, store by store."""
-    bare = results.find("http", "no key", BARE, "", 64, PER_SECOND)
+    return beside(results, BARE, lambda who: who not in ON_DJANGO)
+
+
+def on_django(results: Results) -> str:
+    return beside(results, BARE_DJANGO, lambda who: who in ON_DJANGO)
+
+
+def beside(results: Results, base: str, wanted: Callable[[str], bool]) -> str:
+    """Everybody at 64 connections, the fastest first, store by store; the bare application is 1."""
+    bare = results.find("http", "no key", base, "", 64, PER_SECOND)
     rows: list[Row] = []
     for store in STORES:
-        who = {each.who for each in results.measures("http") if each.store == store and each.load == 64} - {BARE}
+        who = {each.who for each in results.measures("http") if each.store == store and each.load == 64}
         found = []
-        for name in who:
+        for name in filter(wanted, who):
             cells = [results.find("http", case, name, store, 64, PER_SECOND) for case in ("first", "replay")]
             tail = results.find("http", "first", name, store, 64, P99)
+            ratios = [times(ratio(cell, bare)) for cell in cells]
             spread = cells[0].spread if cells[0] else ""
-            found.append(
-                [
-                    TITLES[store],
-                    name,
-                    *(times(ratio(cell, bare)) for cell in cells),
-                    spread,
-                    number(cells[0]),
-                    number(tail),
-                ]
-            )
+            found.append([TITLES[store], name, *ratios, spread, number(cells[0]), number(tail)])
         rows += sorted(found, key=lambda row: (-float(str(row[2]) or 0), str(row[1])))
     return table(["store", "", "first", "replay", "spread", "first per second", "first, p99 µs"], rows, names=2)
 
@@ -120,7 +122,11 @@ def contenders(results: Results) -> str:
 def connections(results: Results) -> str:
     """semel as the load grows, beside the bare application at the same load."""
     loads = sorted({each.load for each in results.measures("http") if each.case == "first"})
-    shown = {"an application that answers at once": ("no key", AT_ONCE, ""), "no key": ("no key", SEMEL, "memory")}
+    shown = {
+        "an application that answers at once": ("no key", AT_ONCE, ""),
+        "a dict and a task, first": ("first", DICT_AND_TASK, "memory"),
+        "no key": ("no key", SEMEL, "memory"),
+    }
     shown |= {f"{case}, {TITLES[store]}": (case, SEMEL, store) for case in ("first", "replay") for store in STORES}
     rows: list[Row] = []
     for title, at in shown.items():
@@ -153,7 +159,7 @@ def at_store(results: Results) -> str:
     loads = sorted({each.load for each in results.measures("store")})
     rows: list[Row] = []
     for store in STORES:
-        for case, who in (("first", SEMEL), ("first", PYTHON), ("first", C), ("replay", SEMEL)):
+        for case, who in (("first", SEMEL), ("first", UNPREPARED), ("first", PYTHON), ("first", C), ("replay", SEMEL)):
             cells = [number(results.find("store", case, who, store, load, PER_SECOND)) for load in loads]
             if any(cells):
                 rows.append([f"{TITLES[store]}, {'claim + complete' if case == 'first' else case}, {who}", *cells])
@@ -172,13 +178,15 @@ def waking(results: Results) -> str:
 
 def transaction(results: Results) -> str:
     rows: list[Row] = []
-    for case, who in (("first", ALONE), ("first", SEMEL), ("replay", SEMEL)):
-        lone = results.find("transaction", f"{case}, lone", who, "postgres", 1, P50)
-        rates = [results.find("transaction", case, who, "postgres", load, PER_SECOND) for load in (1, 16)]
-        name = who if who == ALONE else f"{case}, exactly-once"
-        if lone:
-            rows.append([name, number(lone), *map(number, rates)])
-    return table(["PostgreSQL, one insert", "µs p50", "per second, 1 caller", "16 callers"], rows)
+    for driver, (store, title) in DRIVERS.items():
+        alone = results.find("transaction", f"first, {driver}", ALONE, store, 1, PER_SECOND)
+        for case, who in (("first", ALONE), ("first", SEMEL), ("replay", SEMEL)):
+            lone = results.find("transaction", f"{case}, {driver}, lone", who, store, 1, P50)
+            rates = [results.find("transaction", f"{case}, {driver}", who, store, load, PER_SECOND) for load in (1, 16)]
+            name = who if who == ALONE else f"{case}, exactly-once"
+            if lone:
+                rows.append([f"{title}, {name}", number(lone), *map(number, rates), times(ratio(rates[0], alone))])
+    return table(["one insert", "µs p50", "per second, 1 caller", "16 callers", "of it alone"], rows)
 
 
 def growth(results: Results) -> str:
@@ -273,6 +281,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "cost": cost,
     "goals": goal_table,
     "contenders": contenders,
+    "django": on_django,
     "connections": connections,
     "in-process": in_process,
     "store": at_store,

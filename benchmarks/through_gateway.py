@@ -17,16 +17,15 @@ GATEWAY = "semel gateway"
 
 
 def measure(size: Size, places: Places) -> Iterator[Found]:
-    gateway.ROUND_S = size.round_s
     with gateway.servers() as (bare, ours):
         cells = {
-            ("no key", PROXY): partial(run, bare, keyed=False),
-            ("no key", GATEWAY): partial(run, ours, keyed=False),
-            ("first", GATEWAY): partial(run, ours, keyed=True),
+            ("no key", PROXY): partial(run, bare, size.round_s, keyed=False),
+            ("no key", GATEWAY): partial(run, ours, size.round_s, keyed=False),
+            ("first", GATEWAY): partial(run, ours, size.round_s, keyed=True),
         }
         for (case, who), values in alternate(cells, size.rounds).items():
             yield measured(case, who, "sqlite", gateway.CALLERS, PER_SECOND, values)
 
 
-def run(port: int, *, keyed: bool) -> float:
-    return asyncio.run(gateway.per_second(port, keyed=keyed))
+def run(port: int, seconds: float, *, keyed: bool) -> float:
+    return asyncio.run(gateway.per_second(port, seconds, keyed=keyed))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT))  # where `benchmarks` is
 
 
 def run(*words: str, **environment: str) -> str:
@@ -27,12 +30,23 @@ def run(*words: str, **environment: str) -> str:
 def test_the_parts_that_need_no_network_run(tmp_path: Path, postgres_url: str, redis_url: str) -> None:
     out = tmp_path / "results.json"
     servers = {"SEMEL_TEST_POSTGRES_URL": postgres_url, "SEMEL_TEST_REDIS_URL": redis_url}
-    run("--size", "tiny", "--only", "in-process,store,transaction,purge", "--out", str(out), **servers)
+    run("--size", "tiny", "--only", "in-process,store,transaction,growth,purge", "--out", str(out), **servers)
     parts = json.loads(out.read_text())["parts"]
-    assert set(parts) == {"in-process", "store", "transaction", "purge"}
+    assert set(parts) == {"in-process", "store", "transaction", "growth", "purge"}
     for name, part in parts.items():
         assert part["measures"], f"{name} measured nothing"
         assert all(value >= 0 for each in part["measures"] for value in each["values"]), name
+
+
+def test_every_peer_that_is_installed_is_a_contender_and_every_other_one_says_why_not() -> None:
+    from benchmarks import dict_and_task, on_django, peers
+
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["peers"]
+    installed = {re.split(r"[^a-z0-9-]", each)[0] for each in wanted} - {"django"}
+    contenders = {who for who, _ in peers.PEERS} - {dict_and_task.DICT_AND_TASK} | {on_django.DRF_IDEMPOTENCY}
+    assert installed == contenders
+    assert not contenders & set(peers.ABSENT)
+    assert all(peers.ABSENT.values())
 
 
 def test_the_page_says_what_was_measured() -> None:
