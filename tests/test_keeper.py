@@ -234,6 +234,33 @@ def wheel_of(keeper: Keeper) -> Wheel:
     return keeper._rounds.get()._wheel
 
 
+class Counted(threading.Condition):
+    """How often somebody was to be woken."""
+
+    woken = 0
+
+    def notify(self, n: int = 1) -> None:
+        self.woken += 1
+        super().notify(n)
+
+
+def test_only_a_lease_that_is_due_before_the_next_look_wakes_the_thread(store: Renewals) -> None:
+    keeper = Keeper(store)
+    rounds = keeper._rounds.get()
+    rounds._changed = changed = Counted()
+    first = keeper.keep(lease(1), lease_ms=60_000)
+    until(lambda: rounds._looks_s > 0)
+    for _ in range(100):  # each of them the only one: short work under a long lease
+        keeper.stop(first)
+        first = keeper.keep(lease(1), lease_ms=60_000)
+    assert changed.woken == 0
+    soon = keeper.keep(lease(2), lease_ms=LEASE_MS)
+    assert changed.woken == 1
+    until(lambda: store.count(2) >= 2)
+    keeper.stop(first)
+    keeper.stop(soon)
+
+
 class TestWheel:
     def kept(self) -> Kept:
         return Kept(lease(), LEASE_MS, None)

@@ -122,19 +122,20 @@ class Rounds:
         self._wheel = Wheel()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
+        self._looks_s = 0.0
+        """When the thread looks again by itself. Before its first look nobody has to wake it."""
 
     def add(self, kept: Kept, part: int) -> None:
         due_s = time.monotonic() + kept.lease_ms / 1000 / part
         with self._changed:
             if kept.stopped:  # while its renewal was on its way
                 return
-            first_s = self._wheel.next_s()
             self._wheel.add(kept, due_s)
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="semel-keeper", daemon=True)
                 thread.start()  # first: without a thread the next one must try again
                 self._thread = thread
-            elif first_s is None or due_s < first_s:
+            elif due_s < self._looks_s:  # else it looks in time by itself: waking a thread costs more than the rest
                 self._changed.notify()
 
     def discard(self, kept: Kept) -> None:
@@ -149,12 +150,12 @@ class Rounds:
     def _next_due(self) -> list[Kept] | None:
         """Sleep until something falls due, or return None when there has been nothing to keep for a while."""
         with self._changed:
-            while not (due := self._wheel.take_due(time.monotonic())):
+            while not (due := self._wheel.take_due(now_s := time.monotonic())):
                 next_s = self._wheel.next_s()
-                if next_s is not None:
-                    self._changed.wait(max(0.0, next_s - time.monotonic()))
-                elif not self._changed.wait(IDLE_S) and self._wheel.next_s() is None:
-                    self._thread = None
+                self._looks_s = now_s + IDLE_S if next_s is None else next_s
+                woken = self._changed.wait(max(0.0, self._looks_s - now_s))
+                if next_s is None and not woken and self._wheel.next_s() is None:
+                    self._thread, self._looks_s = None, 0.0
                     return None
             return due
 
