@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from operator import itemgetter
 
 from semel.core.policy import Policy
 from semel.core.records import NAME_MAX
 
+NAME, VALUE = itemgetter(0), itemgetter(1)
 BARE = re.compile(rb"[\x21\x23-\x2b\x2d-\x7e]+")  # visible ASCII without the double quote and the comma
 STRING = re.compile(rb'"((?:[\x20\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"')
 PARAMETERS = re.compile(
@@ -31,15 +33,15 @@ class KeyMalformed(ValueError):
 
 def read_key(headers: Sequence[tuple[bytes, bytes]], policy: Policy) -> str | None:
     """The key in that of the policy's headers which is there; None when none is. Alternatives must agree."""
-    values = dict(headers)
-    if not b"".join(values).islower():  # ASGI says that they are
-        headers = [(header.lower(), value) for header, value in headers]
-        values = dict(headers)
+    if policy.header_set.isdisjoint(map(bytes.lower, map(NAME, headers))):
+        return None
+    names = list(map(bytes.lower, map(NAME, headers)))
+    values = dict(zip(names, map(VALUE, headers), strict=True))
     key: str | None = None
     for name in policy.header_names:
         if name not in values:
             continue
-        if len(values) < len(headers) and sum(header == name for header, _ in headers) > 1:
+        if names.count(name) > 1:
             raise KeyMalformed(f"the header {name.decode()} was sent more than once")
         again, key = key, parse_key(values[name], policy)
         if again is not None and again != key:
