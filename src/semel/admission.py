@@ -13,7 +13,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from semel.answers import Answers, Ended
-from semel.core.decisions import Decision, InFlight, Replay, Run, Settlement, Undecided
+from semel.core.decisions import InFlight, Replay, Run, Settlement, Undecided
 from semel.core.effects import Claim, Emit, Plan, Read, do
 from semel.core.fingerprint import RequestParts
 from semel.core.http import Response
@@ -133,12 +133,9 @@ class Keyed:
         finally:
             if waiting:
                 self._front.waiters.leave()
-        return self.begun(decision)
-
-    def begun(self, decision: Decision) -> Begun:
         match decision:
-            case Replay(result=result):
-                return Answered(self.answers.replay(result), replayed=True)
+            case Replay():
+                return Answered(self.answers.replay(decision.result), replayed=True)
             case Run():
                 return decision
             case Undecided() if self.policy.on_store_error == "open":

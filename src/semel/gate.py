@@ -31,8 +31,7 @@ from semel.errors import StoreMisconfigured
 from semel.marks import UNMARKED, Mark, Unmarked
 from semel.monitors import Monitored, Monitors
 
-TRACEPARENT = b"traceparent"
-CORRELATION = (TRACEPARENT, b"x-request-id")
+TRACEPARENT, REQUEST_ID = b"traceparent", b"x-request-id"
 DIGESTED = "sha256:"
 JSON = Fingerprint(body="json")
 OWNER_LABEL = re.compile(r"[^0-9A-Za-z._-]")
@@ -149,9 +148,8 @@ class Gate:
             scope = f"={chosen.decode('latin-1') if isinstance(chosen, bytes) else chosen}"
         if (
             type(tenant) is str
-            and len(tenant) <= TENANT_MAX
-            and len(scope) <= SCOPE_MAX
-            and (both := tenant + scope).isascii()
+            and len(both := tenant + scope) <= TENANT_MAX
+            and both.isascii()
             and both.isprintable()
             and DIGESTED not in both
         ):
@@ -205,14 +203,14 @@ class Gate:
     def owner(headers: Sequence[tuple[bytes, bytes]]) -> str:
         """128 random bits, followed by the request's correlation id if it has one, so that the record names it."""
         values = dict(headers)
-        for name in CORRELATION:
-            if (value := values.get(name)) is not None:
-                return _labelled(name, value.decode("latin-1"))
+        if TRACEPARENT in values or REQUEST_ID in values:
+            return _labelled(values.get(TRACEPARENT), values.get(REQUEST_ID, b""))
         return b2a_base64(urandom(16), newline=False).translate(URL_SAFE, b"=").decode()
 
 
-def _labelled(name: bytes, text: str) -> str:
-    if name == TRACEPARENT and (label := trace_label(text)) is not None:
+def _labelled(trace: bytes | None, request_id: bytes) -> str:
+    text = (request_id if trace is None else trace).decode("latin-1")
+    if trace is not None and (label := trace_label(text)) is not None:
         # The shorter spelling of as many bits leaves room for trace and span.
         return f"{base64.b85encode(token_bytes(16)).decode()}.{label}"
     return f"{token_urlsafe(16)}.{OWNER_LABEL.sub('_', text)[:40]}"

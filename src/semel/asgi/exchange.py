@@ -7,10 +7,11 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
-from semel.admission import Answered, Keyed
+from semel.admission import Answered, Begun, Keyed
 from semel.answers import Answers
 from semel.asgi.execution import Execution
 from semel.asgi.types import Receive, Scope, Send, send_response
+from semel.core.decisions import Replay
 from semel.core.fingerprint import RequestParts
 from semel.core.protocol import usual
 from semel.core.reports import acquired
@@ -48,13 +49,16 @@ async def serve(
             raise
         else:
             decision = usual(claimed, keyed.fingerprint)
+    begun: Begun | Replay
     if decision is None:
         begun = await adrive(keyed.begin(), front.perform, first=claimed)
     else:
-        begun = keyed.begun(decision)
+        begun = decision
         if front.heard():
             tell(front.listener, acquired(keyed.key, decision))
-    if isinstance(begun, Answered):
+    if isinstance(begun, Replay):
+        await send_response(send, answers.replay(begun.result))
+    elif isinstance(begun, Answered):
         await send_response(send, begun.response)
     else:
         await Execution(front, keyed, body, scope, receive, send).outlived(begun)
@@ -69,7 +73,10 @@ async def read_body(size_max: int, answers: Answers, scope: Scope, receive: Rece
         message = await receive()
         if message["type"] == "http.disconnect":
             return None
-        body += message.get("body", b"")
+        part: bytes = message.get("body", b"")
+        if not body and len(part) <= size_max and not message.get("more_body", False):
+            return bytes(part)  # nearly all
+        body += part
         size = len(body)
         if size <= size_max and not message.get("more_body", False):
             return bytes(body)

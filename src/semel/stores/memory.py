@@ -42,10 +42,10 @@ class Records:
         self._records: dict[Key, Record] = {}
 
     def answer(self, call: Effect[Any]) -> Any:
-        if type(call) not in STEPS:
+        found = STEPS.get(type(call))
+        if found is None:
             return self._read(call)
-        step, key_of = STEPS[type(call)]
-        key = key_of(call)
+        step, key = found[0], found[1](call)
         with self._lock:
             old = self._records.get(key)
             new, reply = step(old, call, self._clock())
