@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from semel.core.effects import Claim, Complete, Renew
+from semel.core.effects import Claim, Complete, Renew, Resolve
 from semel.core.records import DURATION_MS_MAX, NOBODY, Key, Lease, Record, Result, State
 
 KEY = Key("tenant", "scope", "name")
@@ -91,6 +91,20 @@ def test_every_duration_has_a_bound(value_ms: int) -> None:
         Renew(LEASE, value_ms).checked()
     with pytest.raises(ValueError, match="retention_ms must be between 1 and"):
         Complete(LEASE, Result("f", b""), value_ms).checked()
+
+
+def test_a_call_that_is_as_it_should_be_is_checked_and_stays_what_it_is() -> None:
+    result = Result("f", b"")
+    calls = (
+        Claim(KEY, "1.f", "owner", 1, DURATION_MS_MAX, False),
+        Renew(LEASE, 1),
+        Complete(LEASE, result, 1),
+        Complete(LEASE, result, 1, DURATION_MS_MAX),
+        Resolve(KEY, "owner", 1, None, 1),
+    )
+    for call in calls:
+        assert call.checked() is call
+        assert call.key == KEY
 
 
 def test_durations_are_whole_milliseconds() -> None:

@@ -45,10 +45,8 @@ CLAIM: Mapping[Situation, tuple[Verdict, Verdict]] = MappingProxyType(
 )
 
 
-def situation(record: Record | None, now_ms: int, *, takeover: bool) -> Situation:
+def situation(record: Record, now_ms: int, *, takeover: bool) -> Situation:
     """Name what `record` is at `now_ms`."""
-    if record is None:
-        return Situation.ABSENT
     if record.answers(now_ms):
         return Situation.FINISHED
     if record.past_retention(now_ms):
