@@ -178,5 +178,17 @@ FAULTS = [
         "for_complete(given)).rowcount == 1:",
         "for_complete(given)).rowcount >= 0:",
     ),
+    Fault(
+        "a failure is replayed as a success",
+        "stores/sqlite/quick.py",
+        "Result(format, payload, code == SUCCEEDED)",
+        "Result(format, payload)",
+    ),
+    Fault(
+        "a lapsed key is shown to who may take it over",
+        "stores/sqlite/quick.py",
+        "    if found.result is not None:  # what",
+        "    if found.fingerprint == call.fingerprint:  # what",
+    ),
     Fault("expire prolongs", "stores/sqlite/scripts.py", "min(expires_ms, :now)", "max(expires_ms, :now)"),
 ]

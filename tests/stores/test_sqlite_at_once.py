@@ -12,8 +12,11 @@ import pytest
 
 from costs.counting import traced
 from semel import Acquired, Key, Lease, Occupied, RecordUnreadable, Result, StoreUnavailable
+from semel.clock import wall_ms
 from semel.core.effects import Claim, Complete
 from semel.stores.sqlite import AsyncSqliteStore, Settings, SqliteStore, at_once
+from semel.stores.sqlite.connections import Purpose
+from semel.stores.sqlite.database import Database
 from semel.stores.sqlite.scripts import Purge
 from semel.stores.sqlite.writer import AT_ONCE_MAX, LOG_MAX, PAGE, weight
 
@@ -108,12 +111,15 @@ def test_tasks_that_call_together_share_a_transaction(path: Path, monkeypatch: p
             leases = await asyncio.gather(*(granted(store, f"warm {n}") for n in range(20)))  # now it is crowded
             statements.clear()
             leases = await asyncio.gather(*(granted(store, f"key {n}") for n in range(20)))
-            claiming = statements.count("COMMIT")
+            claiming = statements.count("BEGIN IMMEDIATE")
             replies = await asyncio.gather(*(store.complete(lease, ANSWER, retention_ms=DAY_MS) for lease in leases))
             assert all(replies)
-            assert (claiming, statements.count("COMMIT")) == (1, 2)
+            assert (claiming, statements.count("BEGIN IMMEDIATE")) == (1, 2)
             await whole_life(store, "alone again")
             assert watched.write.given == 0
+            turn = store._turn()
+            assert turn is not None
+            assert not turn.crowded
 
     asyncio.run(main())
 
@@ -128,6 +134,166 @@ def test_replays_take_no_write_lock(path: Path, monkeypatch: pytest.MonkeyPatch)
             await asyncio.gather(*(claim(watched.store, "key", f"owner {n}") for n in range(20)))
             await claim(watched.store, "key", "late")
             assert not [each for each in statements if not each.startswith("SELECT")]
+
+    asyncio.run(main())
+
+
+def test_replays_among_new_claims_take_no_write_lock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    statements = traced(monkeypatch)
+
+    async def main() -> None:
+        async with Watched(path) as watched:
+            await whole_life(watched.store, "key")
+            await asyncio.gather(*(granted(watched.store, f"new {n}") for n in range(20)))
+            statements.clear()  # what comes now is expected to be new, too
+            replies = await asyncio.gather(*(claim(watched.store, "key", f"owner {n}") for n in range(20)))
+            assert all(isinstance(reply, Occupied) for reply in replies)
+            assert "BEGIN IMMEDIATE" not in statements
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("synchronous", ["normal", "full"])
+def test_replays_among_new_claims_wait_for_no_writer(path: Path, synchronous: str) -> None:
+    async def main() -> None:
+        async with Watched(path, synchronous=synchronous, busy_timeout_ms=20_000) as watched:
+            await whole_life(watched.store, "done")
+            await asyncio.gather(*(granted(watched.store, f"new {n}") for n in range(20)))
+            holder = sqlite3.connect(path, isolation_level=None)
+            holder.execute("BEGIN IMMEDIATE")
+            stuck = [asyncio.create_task(granted(watched.store, f"stuck {n}")) for n in range(5)]
+            replies = await asyncio.gather(*(claim(watched.store, "done", f"owner {n}") for n in range(5)))
+            assert all(isinstance(reply, Occupied) for reply in replies)
+            assert not any(task.done() for task in stuck)
+            holder.execute("COMMIT")
+            assert [lease.attempt for lease in await asyncio.gather(*stuck)] == [1] * 5
+            holder.close()
+
+    asyncio.run(main())
+
+
+def test_each_loop_and_each_opened_file_has_its_own_turn(path: Path) -> None:
+    async def crowd(name: str, *, close: bool) -> None:
+        await asyncio.gather(*(whole_life(store, f"{name} {n}") for n in range(20)))
+        if close:
+            await store.close()
+
+    async def opened_again() -> None:
+        await granted(store, "key")
+        before, store._opened = store._turn(), Database(Settings(str(path)), wall_ms)
+        after = store._turn()
+        assert before is not None
+        assert after is not None
+        assert after.database is store._opened is not before.database
+        before.database.close()
+        after.database.close()
+
+    store = AsyncSqliteStore(Settings(str(path)))
+    asyncio.run(crowd("first", close=False))
+    asyncio.run(crowd("second", close=True))
+    asyncio.run(crowd("third", close=False))
+    asyncio.run(opened_again())
+
+
+def test_a_large_crowd_is_answered_in_parts(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    statements = traced(monkeypatch)
+
+    async def main() -> None:
+        async with Watched(path) as watched:
+            await asyncio.gather(*(granted(watched.store, f"warm {n}") for n in range(20)))
+            statements.clear()
+            await asyncio.gather(*(granted(watched.store, f"key {n}") for n in range(2 * AT_ONCE_MAX + 1)))
+            assert (statements.count("BEGIN IMMEDIATE"), watched.write.given) == (3, 0)
+
+    asyncio.run(main())
+
+
+def test_a_caller_cancelled_before_it_sees_its_grant_gives_the_key_back(path: Path) -> None:
+    async def main() -> None:
+        async with Watched(path) as watched:
+            await asyncio.gather(*(granted(watched.store, f"warm {n}") for n in range(20)))
+            tasks = [asyncio.create_task(granted(watched.store, f"key {n}")) for n in range(3)]
+            await asyncio.sleep(0)  # they have asked; the answers come in the next pass, and they in the one after it
+            await asyncio.sleep(0)
+            assert (await watched.store.get(Key("t", "s", "key 1"))) is not None
+            assert tasks[1].cancel()
+            await asyncio.wait(tasks)
+            assert [task.cancelled() for task in tasks] == [False, True, False]
+        with SqliteStore(str(path)) as store:
+            assert [store.get(Key("t", "s", f"key {n}")) is None for n in range(3)] == [False, True, False]
+
+    asyncio.run(main())
+
+
+def test_who_is_cancelled_before_it_was_asked_is_not_asked_for(path: Path) -> None:
+    async def main() -> None:
+        async with Watched(path) as watched:
+            await asyncio.gather(*(granted(watched.store, f"warm {n}") for n in range(20)))
+            tasks = [asyncio.create_task(granted(watched.store, f"key {n}")) for n in range(2)]
+            await asyncio.sleep(0)
+            for task in tasks:
+                assert task.cancel()
+            await asyncio.wait(tasks)
+            assert await watched.store.get(Key("t", "s", "key 0")) is None
+            await whole_life(watched.store, "key 0")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_a_store_is_closed_after_what_was_asked_for(path: Path, locked: bool) -> None:
+    async def main() -> None:
+        async with Watched(path, busy_timeout_ms=20) as watched:
+            await asyncio.gather(*(granted(watched.store, f"warm {n}") for n in range(20)))
+            holder = sqlite3.connect(path, isolation_level=None)
+            holder.execute("BEGIN IMMEDIATE" if locked else "SELECT 1")
+            tasks = [asyncio.create_task(granted(watched.store, f"key {n}")) for n in range(3)]
+            await asyncio.sleep(0)
+        await asyncio.wait(tasks)
+        assert [task.exception() is None for task in tasks] == [not locked] * 3
+        assert watched.store._database.take() is None, "whoever came late has opened it again"
+        holder.close()
+
+    asyncio.run(main())
+
+
+def test_a_commit_that_fails_is_asked_for_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whoever may wait: one by one, and with the reason if it fails again."""
+
+    async def main(synchronous: str) -> None:
+        async with Watched(path, synchronous=synchronous) as watched:
+            await granted(watched.store, f"warm {synchronous}")
+            writer = watched.store._database.get().writer
+            commit, failing = writer.commit, [True, True]
+
+            def fails(connection: sqlite3.Connection, calls: Any) -> None:
+                if failing.pop():
+                    connection.execute("ROLLBACK")
+                commit(connection, calls)
+
+            monkeypatch.setattr(writer, "commit", fails)
+            lease = await granted(watched.store, f"key {synchronous}")
+            assert await watched.store.complete(lease, ANSWER, retention_ms=DAY_MS)
+            assert not failing
+            record = await watched.store.get(lease.key)
+            assert record is not None
+            assert record.result == ANSWER
+
+    asyncio.run(main("normal"))
+    asyncio.run(main("full"))
+
+
+def test_what_no_thread_commits_is_undone(path: Path) -> None:
+    async def main() -> None:
+        async with Watched(path, synchronous="full") as watched:
+            await granted(watched.store, "warm")
+            watched.write.shutdown()
+            with pytest.raises(RuntimeError):
+                await granted(watched.store, "key")
+            assert await watched.store.get(Key("t", "s", "key")) is None
+            assert watched.store._database.get()._connections._lent == 0
+            watched.store._threads.get().write = Counted()
+            await whole_life(watched.store, "key")
 
     asyncio.run(main())
 
@@ -152,14 +318,29 @@ def test_another_writer_is_waited_for_by_a_thread(path: Path) -> None:
 
 
 def test_what_cannot_be_read_at_once_is_read_by_a_thread(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def locked(call: object) -> None:
-        raise StoreUnavailable("somebody else is opening the file")
-
     async def main() -> None:
-        async with Watched(path) as watched:
-            monkeypatch.setattr(watched.store._database.get(), "read_at_once", locked)
+        async with Watched(path, busy_timeout_ms=20_000) as watched:
+            connections = watched.store._database.get()._connections
+            opened = connections.opened
+
+            def locked(purpose: Purpose) -> sqlite3.Connection:
+                if purpose == "at once":
+                    raise StoreUnavailable("somebody else is opening the file")
+                return opened(purpose)
+
+            monkeypatch.setattr(connections, "opened", locked)
             await whole_life(watched.store, "key")
             assert watched.read.given
+            holder = sqlite3.connect(path, isolation_level=None)
+            holder.execute("BEGIN IMMEDIATE")
+            stuck = [asyncio.create_task(granted(watched.store, name)) for name in ("one", "two")]
+            await asyncio.sleep(0)
+            replays = await asyncio.gather(*(claim(watched.store, "key", f"owner {n}") for n in range(5)))
+            assert all(isinstance(reply, Occupied) for reply in replays)
+            assert not any(task.done() for task in stuck)
+            holder.execute("COMMIT")
+            await asyncio.gather(*stuck)
+            holder.close()
 
     asyncio.run(main())
 
@@ -228,9 +409,10 @@ def test_a_task_that_never_pauses_lets_others_run(path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_call_that_fails_fails_alone(path: Path) -> None:
+@pytest.mark.parametrize("synchronous", ["normal", "full"])
+def test_a_call_that_fails_fails_alone(path: Path, synchronous: str) -> None:
     async def main() -> None:
-        async with Watched(path) as watched:
+        async with Watched(path, synchronous=synchronous) as watched:
             with sqlite3.connect(path) as connection:
                 connection.execute(
                     "CREATE TRIGGER refuse BEFORE INSERT ON semel_records WHEN new.name = 'bad' "
@@ -291,7 +473,7 @@ def test_a_slow_file_is_left_to_threads_for_a_while() -> None:
 def test_threads_answer_the_same_while_the_file_is_slow(path: Path) -> None:
     async def main() -> None:
         async with Watched(path) as watched:
-            watched.store._pace._good_from_s = float("inf")
+            watched.store._pace.resting, watched.store._pace._good_from_s = True, float("inf")
             await whole_life(watched.store, "key")
             assert (watched.write.given, watched.read.given) == (4, 1)
             await asyncio.gather(*(whole_life(watched.store, f"key {n}") for n in range(20)))

@@ -117,7 +117,13 @@ def fork_while_other_threads_write(path: str) -> None:
 def test_an_async_store_in_a_forked_child(path: str) -> None:
     store = AsyncSqliteStore(path)
     asyncio.run(aclaim(store, "parent's"))
-    process = in_child(lambda: asyncio.run(aclaim(store, "child's")))
+    parents = store._opened
+
+    def child() -> None:
+        asyncio.run(aclaim(store, "child's"))
+        assert store._opened is not parents
+
+    process = in_child(child)
     process.join(PATIENCE_S)
     assert process.exitcode == 0
     asyncio.run(aclaim(store, "parent's second"))

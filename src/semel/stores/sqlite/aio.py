@@ -2,7 +2,7 @@
 
 At once is what neither waits for a lock nor for the disk: reading, and with `synchronous=normal` a small transaction,
 whose commit only writes to memory. Everything else goes to a thread, in batches: when another process is writing, when
-the log is due to be brought back into the file, when much is to be written, and every write with `synchronous=full`.
+the log is due to be brought back into the file, when much is to be written, and every commit with `synchronous=full`.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, TypeVar
+from threading import get_ident
+from typing import Any, TypeVar, cast
 
-from semel.batch import Batcher
 from semel.clock import wall_ms
-from semel.core.effects import Effect, Read
+from semel.core.effects import Claim, Effect, Read
 from semel.core.records import Key
-from semel.errors import StoreError, StoreUnavailable
+from semel.errors import StoreError
 from semel.store import Clock, Counts, Filter, Migration, Page
 from semel.stores.coalesced import CoalescedFace
-from semel.stores.local import PerProcess, process
+from semel.stores.local import PerProcess
 from semel.stores.sql.migrations import printable
 from semel.stores.sqlite.at_once import Pace, Turn
-from semel.stores.sqlite.database import Database, migrate
+from semel.stores.sqlite.database import Begun, Database, migrate
+from semel.stores.sqlite.quick import LATER, UNSEEN
 from semel.stores.sqlite.schema import MIGRATIONS
 from semel.stores.sqlite.scripts import Look, Purge, look_first
 from semel.stores.sqlite.settings import Settings
@@ -54,7 +55,7 @@ class AsyncSqliteStore(CoalescedFace):
         self._prompt = self._settings.synchronous == "normal"  # only then does no commit wait for the disk
         self._database = PerProcess(lambda: Database(self._settings, clock))
         self._threads = PerProcess(Threads)
-        self._opened: tuple[int, Database] | None = None
+        self._opened: Database | None = None
         self._last_turn: Turn | None = None
         self._pace = Pace()
         self._writing = 0
@@ -63,33 +64,34 @@ class AsyncSqliteStore(CoalescedFace):
         return "read" if isinstance(call, (Read, Look)) else "write"
 
     async def _call(self, call: Effect[T]) -> T:
-        database, looks = self._at_hand(), look_first(call)
-        if database is None:
-            return await self._through_threads(call, looks)
         turn = self._turn()
-        if turn.enough():
-            await asyncio.sleep(0)
-        if looks is not None or self._lane(call) == "read":
+        if turn is None:
+            return await self._through_threads(call)
+        kind, reply = type(call), cast(Any, LATER)
+        if not turn.crowded or kind is Read or (kind is Claim and not turn.new):
+            if turn.enough():
+                await asyncio.sleep(0)
+            reply = turn.at_once(call)
+        if reply is LATER and turn.crowded and (self._prompt or kind is Claim):
+            asked = turn.together(call)
             try:
-                found = self._pace.timed(database.read_at_once, looks or call)
-            except StoreUnavailable:
-                return await self._through_threads(call, looks)
-            if found is not None or looks is None:
-                shown: T = told(found)
-                return shown
-        if self._prompt and not turn.crowded:
-            replies = self._pace.timed(database.writer.run_at_once, [call])
-            if replies is not None:
-                reply: T = told(replies[0])
-                return reply
-        written: T = await turn.writes.call(call)
-        return written
+                reply = await asked
+            except asyncio.CancelledError:
+                if asked.done() and not asked.cancelled():  # asked, but cancelled before the answer could be looked at
+                    self._orphaned(call, asked.result())
+                raise
+        if reply is LATER:
+            return await super()._call(call)
+        if reply is UNSEEN:
+            return await self._through_threads(call)
+        shown: T = told(reply)
+        return shown
 
-    async def _through_threads(self, call: Effect[T], looks: Effect[Any] | None) -> T:
+    async def _through_threads(self, call: Effect[T]) -> T:
         if self._lane(call) == "read":
             return await super()._call(call)
         # While the writer is busy, a claim asks the reader first. A lone claim is not sent through two threads.
-        if self._writing and looks is not None:
+        if self._writing and (looks := look_first(call)) is not None:
             found: T | None = await super()._call(looks)
             if found is not None:
                 return found
@@ -99,39 +101,40 @@ class AsyncSqliteStore(CoalescedFace):
         finally:
             self._writing -= 1
 
-    def _at_hand(self) -> Database | None:
-        """The file, if it is open in this process and answers at once."""
-        if self._opened is None or self._opened[0] != process() or not self._pace.good():
+    def _turn(self) -> Turn | None:
+        """The loop's turn, if the file is open in this process and answers at once."""
+        turn, opened = self._last_turn, self._opened
+        if opened is None:
             return None
-        database = self._opened[1]
-        return None if database.frozen else database
-
-    def _turn(self) -> Turn:
-        loop, turn = asyncio.get_running_loop(), self._last_turn
-        if turn is None or turn.loop is not loop:
-            turn = self._last_turn = Turn(loop, self._write_lane())
-        return turn
-
-    def _write_lane(self) -> Batcher[Any, Any]:
-        lanes = self._lanes.get()
-        lane = lanes.get("write")
-        if lane is None:
-            lane = lanes["write"] = Batcher(self._send, orphaned=self._orphaned)
-        return lane
+        loop = asyncio.get_running_loop()
+        if turn is None or turn.loop is not loop or turn.database is not opened:
+            turn = self._last_turn = Turn(loop, opened, self._pace, prompt=self._prompt)
+        return None if opened.frozen or (self._pace.resting and not self._pace.good()) else turn
 
     async def _send(self, calls: Sequence[Effect[Any]]) -> Sequence[Any]:
         if self._lane(calls[0]) == "read":
             return await self._in_thread(self._threads.get().read, calls, Database.read)
-        self._turn().crowded = len(calls) > 1
-        if self._prompt and (database := self._at_hand()) is not None:
-            replies = self._pace.timed(database.writer.run_at_once, calls)
-            if replies is not None:
-                return replies
         self._writing += 1
         try:
+            if (begun := self._begun(calls)) is not None and await self._committed(begun):
+                return begun.replies
             return await self._in_thread(self._threads.get().write, calls, Database.write)
         finally:
             self._writing -= 1
+
+    def _begun(self, calls: Sequence[Effect[Any]]) -> Begun | None:
+        """Written by the loop, where only the commit has to wait for the disk: a thread would take twice as long."""
+        if self._prompt or (turn := self._turn()) is None:
+            return None  # with a prompt commit, what comes here was refused by the loop already
+        return self._pace.timed(turn.database.begin, calls)
+
+    async def _committed(self, begun: Begun) -> bool:
+        try:
+            committing = asyncio.get_running_loop().run_in_executor(self._threads.get().write, begun.commit)
+        except BaseException:
+            begun.undo()
+            raise
+        return await committing
 
     async def _in_thread(
         self, thread: ThreadPoolExecutor, calls: Sequence[Effect[Any]], ask: Callable[..., list[Any]]
@@ -141,7 +144,7 @@ class AsyncSqliteStore(CoalescedFace):
                 database = self._database.get()  # it may have to be opened first, which is no work for the loop
             except StoreError as error:
                 return list(failures(error, len(calls)))
-            self._opened = process(), database
+            self._opened = database
             return ask(database, calls)
 
         return await asyncio.get_running_loop().run_in_executor(thread, answer)
@@ -151,14 +154,18 @@ class AsyncSqliteStore(CoalescedFace):
 
     async def wait(self, key: Key, *, owner: str, timeout_ms: int) -> bool:
         changed = asyncio.Event()
-        loop = asyncio.get_running_loop()
+        loop, here = asyncio.get_running_loop(), get_ident()
 
         def wake() -> None:
+            if get_ident() == here:  # without a detour by way of the loop's own socket
+                changed.set()
+                return
             with suppress(RuntimeError):  # the loop was closed meanwhile
                 loop.call_soon_threadsafe(changed.set)
 
         try:
-            database = self._at_hand()
+            turn = self._turn()
+            database = None if turn is None else turn.database
             if database is None:
                 database = await loop.run_in_executor(self._threads.get().read, self._database.get)
             with database.watch.watching(key, owner, wake):
@@ -189,6 +196,8 @@ class AsyncSqliteStore(CoalescedFace):
         return await self._inspect(lambda: migrate(self._settings))
 
     async def close(self) -> None:
+        if (turn := self._last_turn) is not None and turn.loop is asyncio.get_running_loop():
+            await turn.drain()
         await self._drain()
         self._opened = self._last_turn = None
         if (database := self._database.take()) is not None:

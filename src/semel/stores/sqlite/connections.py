@@ -76,6 +76,11 @@ class Connections:
             idle = self._idle[purpose]
             return idle.pop() if idle else None
 
+    def opened(self, purpose: Purpose) -> sqlite3.Connection:
+        """A new one, for who has taken and found none."""
+        with store_errors(self.settings):
+            return open_connection(self.settings, *PRAGMAS.get(purpose, ()), patient=purpose != "at once")
+
     def give_back(self, purpose: Purpose, connection: sqlite3.Connection | None, *, whole: bool) -> None:
         with self._lock:
             idle = self._idle[purpose]
@@ -106,17 +111,14 @@ class Lent:
 
     def __enter__(self) -> sqlite3.Connection:
         connections = self._connections
-        self._connection = connection = connections.take(self._purpose)
-        if connection is not None:
-            return connection
-        try:
-            with store_errors(connections.settings):
-                self._connection = connection = open_connection(
-                    connections.settings, *PRAGMAS.get(self._purpose, ()), patient=self._purpose != "at once"
-                )
-        except BaseException:
-            connections.give_back(self._purpose, None, whole=False)
-            raise
+        connection = connections.take(self._purpose)
+        if connection is None:
+            try:
+                connection = connections.opened(self._purpose)
+            except BaseException:
+                connections.give_back(self._purpose, None, whole=False)
+                raise
+        self._connection = connection
         return connection
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
@@ -144,6 +146,8 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork_in_child() -> None:
+    for connections in _all:
+        connections.frozen = True  # for ever: so that nobody takes the parent's for its own, whoever has forked
     _all.clear()  # their locks may be held by threads that do not exist here; `PerProcess` makes new ones
     creating.release()
     _registry.release()

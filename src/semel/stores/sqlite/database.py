@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,8 +13,8 @@ from semel.store import Clock, Counts, Filter, Page
 from semel.stores.sqlite import inspection
 from semel.stores.sqlite.connect import runner
 from semel.stores.sqlite.connections import Connections
-from semel.stores.sqlite.quick import perform
-from semel.stores.sqlite.scripts import look_first
+from semel.stores.sqlite.quick import LATER, UNSEEN, look
+from semel.stores.sqlite.scripts import Look, look_first
 from semel.stores.sqlite.settings import Settings
 from semel.stores.sqlite.watch import Watch
 from semel.stores.sqlite.writer import Writer, failures
@@ -26,6 +27,42 @@ def migrate(settings: Settings) -> list[int]:
         return connections.prepare()
     finally:
         connections.close()
+
+
+class Begun:
+    """A transaction that is written and not committed. Nobody else writes until it is ended."""
+
+    __slots__ = ("_calls", "_connection", "_connections", "_writer", "replies")
+
+    def __init__(
+        self,
+        writer: Writer,
+        connections: Connections,
+        connection: sqlite3.Connection,
+        calls: Sequence[Effect[Any]],
+        replies: list[Any],
+    ) -> None:
+        self._writer = writer
+        self._connections = connections
+        self._connection = connection
+        self._calls = calls
+        self.replies = replies
+
+    def commit(self) -> bool:
+        """False: it was rolled back, or kept; whoever asks again finds out."""
+        whole = False
+        try:
+            self._writer.commit(self._connection, self._calls)
+            whole = True
+        except Exception:
+            pass
+        finally:
+            self._connections.give_back("at once", self._connection, whole=whole)
+        return whole
+
+    def undo(self) -> None:
+        self._connections.give_back("at once", self._connection, whole=False)
+        self._writer.forget()
 
 
 class Database:
@@ -43,26 +80,73 @@ class Database:
 
     def read(self, calls: Sequence[Effect[Any]]) -> list[Any]:
         """Answer calls that write nothing, each with its reply or its own failure. No writer is waited for."""
-        now_ms = self._clock()  # before the record: what was not lapsed then must not be called lapsed
         try:
             with self._connections.lend("read") as connection:
-                if len(calls) == 1:
-                    return [perform(connection, calls[0], now_ms)]
-                connection.execute("BEGIN")
-                replies = [perform(connection, call, now_ms) for call in calls]
-                connection.execute("COMMIT")
-                return replies
+                replies = self._look(connection, [call.claim if isinstance(call, Look) else call for call in calls])
         except StoreError as error:
             return failures(error, len(calls))
+        return [None if reply is LATER else reply for reply in replies]
 
-    def read_at_once(self, call: Effect[Any]) -> Any:
-        """The same for one call of somebody who must not wait; raises when somebody would have to be waited for.
+    def at_once(self, calls: Sequence[Effect[Any]], *, writing: bool) -> list[Any]:
+        """The same for who must not wait; with `writing`, in one transaction for what has to be written.
 
-        The connection is the one that writes at once: what it has written itself is still in its memory.
+        In the place of a reply `LATER` and `UNSEEN` say what is left to who may wait. The connection reads and writes:
+        what it has written itself is still in its memory.
         """
-        now_ms = self._clock()  # before the record, as above
-        with self._connections.lend("at once") as connection:
-            return perform(connection, call, now_ms)
+        connections, whole = self._connections, False
+        replies: list[Any] = [UNSEEN] * len(calls)
+        connection = connections.take("at once")
+        try:
+            if connection is None:
+                connection = connections.opened("at once")
+            replies = self._look(connection, calls)
+            if writing:
+                replies = self._written(connection, calls, replies)
+            whole = True
+        except Exception:
+            pass  # rolled back, or kept: whoever may wait asks again, and finds out whose fault it was
+        finally:
+            connections.give_back("at once", connection, whole=whole)
+        return replies
+
+    def _look(self, connection: sqlite3.Connection, calls: Sequence[Effect[Any]]) -> list[Any]:
+        now_ms = self._clock()  # before the record: what was not lapsed then must not be called lapsed
+        if len(calls) == 1:
+            return look(connection, calls, now_ms)
+        connection.execute("BEGIN")
+        replies = look(connection, calls, now_ms)
+        connection.execute("COMMIT")
+        return replies
+
+    def _written(
+        self, connection: sqlite3.Connection, calls: Sequence[Effect[Any]], replies: Sequence[Any]
+    ) -> list[Any]:
+        left = [call for call, reply in zip(calls, replies, strict=True) if reply is LATER]
+        written = self.writer.apply(connection, left) if left else None
+        if written is None:
+            return list(replies)
+        self.writer.commit(connection, left)
+        told = iter(written)
+        return [next(told) if reply is LATER else reply for reply in replies]
+
+    def begin(self, calls: Sequence[Effect[Any]]) -> Begun | None:
+        """Write at once what a thread will commit. None: even for that somebody would have to be waited for."""
+        connections, whole = self._connections, False
+        begun: Begun | None = None
+        connection = connections.take("at once")
+        try:
+            if connection is None:
+                connection = connections.opened("at once")
+            replies = self.writer.apply(connection, calls)
+            if replies is not None:
+                begun = Begun(self.writer, connections, connection, calls, replies)
+            whole = True
+        except Exception:
+            pass  # as above
+        finally:
+            if begun is None:
+                connections.give_back("at once", connection, whole=whole)
+        return begun
 
     def write(self, calls: Sequence[Effect[Any]]) -> list[Any]:
         """Answer calls in one transaction, each with its reply or its own failure. A lone claim looks first."""

@@ -1,6 +1,7 @@
 """The usual case of the calls that every request makes: one statement, filled by position, and no row to fetch.
 
-A script costs more than its statements: generators, dictionaries, and `RETURNING`, for which SQLite builds a table.
+A script costs more than its statements: generators, dictionaries, and `RETURNING`, for which SQLite builds a table. So
+does a function for each call: where many are asked for together, what they all need is done in one place, in a loop.
 Nothing is decided here that the script would decide otherwise: what is not usual is handed to the script.
 """
 
@@ -8,19 +9,30 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
+from enum import Enum
 from operator import itemgetter
 from typing import Any
 
 from semel.core.effects import Claim, Complete, Effect, Read
-from semel.core.records import Acquired, Claimed, Key, Lease, Record
+from semel.core.records import Acquired, Key, Lease, Occupied, Record, Result
 from semel.drive import drive
 from semel.errors import RecordUnreadable
-from semel.stores.sql.rows import CODES, to_record
+from semel.stores.sql.rows import COLUMNS, FAILED, STATES, SUCCEEDED, to_record
 from semel.stores.sqlite.connect import runner
-from semel.stores.sqlite.scripts import COMPLETE, INSERT, READ, SCRIPTS, Look, shown
+from semel.stores.sqlite.scripts import COMPLETE, INSERT, READ, SCRIPTS, shown
 
 NAMED = re.compile(r"(?<![:\w]):([a-z_]+)")
+
+
+class Unanswered(Enum):
+    """In the place of a reply."""
+
+    LATER = "it has to be written"
+    UNSEEN = "it was not even looked for"
+
+
+LATER, UNSEEN = Unanswered.LATER, Unanswered.UNSEEN
 
 
 def by_position(sql: str, *names: str) -> tuple[str, Callable[[tuple[Any, ...]], tuple[Any, ...]]]:
@@ -35,59 +47,76 @@ INSERTED, for_insert = by_position(
 COMPLETED, for_complete = by_position(
     COMPLETE.removesuffix(" RETURNING 1"), *KEY, "owner", "state", "format", "payload", "retention", "refuse"
 )
-FOUND, for_read = by_position(READ, *KEY)
+# Who asks for a key knows it: it is neither read again nor made again.
+FOUND, for_read = by_position(READ.replace(", ".join(COLUMNS), ", ".join(COLUMNS[len(KEY) - 1 :])), *KEY)
 
 
-def perform(connection: sqlite3.Connection, call: Effect[Any], now_ms: int) -> Any:
-    """Answer one call. A record that cannot be read is its caller's affair and ends nobody's transaction."""
-    answer: Answer = QUICK.get(type(call), scripted)
+def look(connection: sqlite3.Connection, calls: Sequence[Effect[Any]], now_ms: int) -> list[Any]:
+    """Answer reads, and claims that change nothing. Everything else is for `LATER`."""
+    replies: list[Any] = []
+    for call in calls:
+        reply: Any = LATER
+        if type(call) is Claim or type(call) is Read:
+            key = call.key
+            row = connection.execute(FOUND, for_read((key.tenant, key.scope, key.name, now_ms))).fetchone()
+            if row is not None:
+                reply = _seen(call, row, now_ms)
+            elif type(call) is Read:
+                reply = None
+        replies.append(reply)
+    return replies
+
+
+def write(connection: sqlite3.Connection, calls: Sequence[Effect[Any]], now_ms: int) -> list[Any]:
+    """Answer calls in their order, so that those on the same key see each other.
+
+    A record that cannot be read is its caller's affair and ends nobody's transaction.
+    """
+    replies: list[Any] = []
+    given: tuple[Any, ...]
+    for call in calls:
+        if type(call) is Claim:  # nobody has the key, as a rule; then it is the caller's first attempt
+            key, owner, lease_ms = call.key, call.owner, call.lease_ms
+            given = (key.tenant, key.scope, key.name, now_ms, call.fingerprint, owner, lease_ms, call.retention_ms)
+            if connection.execute(INSERTED, for_insert(given)).rowcount == 1:
+                replies.append(Acquired(Lease(key, owner, 1, now_ms + lease_ms)))
+                continue
+        elif type(call) is Complete:  # the caller still has the key, as a rule
+            key, owner, result = call.lease.key, call.lease.owner, call.result
+            answer = (SUCCEEDED if result.ok else FAILED, result.format, result.payload)
+            given = (key.tenant, key.scope, key.name, now_ms, owner, *answer, call.retention_ms, call.refuse_ms)
+            if connection.execute(COMPLETED, for_complete(given)).rowcount == 1:
+                replies.append(True)
+                continue
+        try:
+            [reply] = drive(SCRIPTS[type(call)]([call], now_ms), runner(connection))
+        except RecordUnreadable as error:
+            reply = error
+        replies.append(reply)
+    return replies
+
+
+def _seen(call: Claim | Read, row: tuple[Any, ...], now_ms: int) -> Any:
     try:
-        return answer(connection, call, now_ms)
+        found = _record(call.key, row)
     except RecordUnreadable as error:
         return error
+    if type(call) is Read:
+        return found
+    if found.result is not None:  # what has one is shown to everybody until its retention ends
+        return Occupied(found, now_ms)
+    assert type(call) is Claim
+    return shown(call, found, now_ms) or LATER
 
 
-def scripted(connection: sqlite3.Connection, call: Effect[Any], now_ms: int) -> Any:
-    [reply] = drive(SCRIPTS[type(call)]([call], now_ms), runner(connection))
-    return reply
-
-
-def _claim(connection: sqlite3.Connection, call: Claim, now_ms: int) -> Any:
-    """Nobody has the key, as a rule; then it is the caller's first attempt."""
-    key, owner = call.key, call.owner
-    given = (key.tenant, key.scope, key.name, now_ms, call.fingerprint, owner, call.lease_ms, call.retention_ms)
-    if connection.execute(INSERTED, for_insert(given)).rowcount == 1:
-        return Acquired(Lease(key, owner, 1, now_ms + call.lease_ms))
-    return scripted(connection, call, now_ms)
-
-
-def _complete(connection: sqlite3.Connection, call: Complete, now_ms: int) -> Any:
-    """The caller still has the key, as a rule."""
-    key, result = call.lease.key, call.result
-    held = (key.tenant, key.scope, key.name, now_ms, call.lease.owner)
-    given = (*held, CODES[result.state], result.format, result.payload, call.retention_ms, call.refuse_ms)
-    if connection.execute(COMPLETED, for_complete(given)).rowcount == 1:
-        return True
-    return scripted(connection, call, now_ms)
-
-
-def _find(connection: sqlite3.Connection, key: Key, now_ms: int) -> Record | None:
-    rows = connection.execute(FOUND, for_read((key.tenant, key.scope, key.name, now_ms))).fetchall()
-    return to_record(rows[0]) if rows else None
-
-
-def _read(connection: sqlite3.Connection, call: Read, now_ms: int) -> Record | None:
-    return _find(connection, call.key, now_ms)
-
-
-def _look(connection: sqlite3.Connection, call: Look, now_ms: int) -> Claimed | None:
-    return shown(call.claim, _find(connection, call.claim.key, now_ms), now_ms)
-
-
-Answer = Callable[[sqlite3.Connection, Any, int], Any]
-QUICK: Mapping[type, Answer] = {
-    Claim: _claim,
-    Complete: _complete,
-    Read: _read,
-    Look: _look,
-}
+def _record(key: Key, row: tuple[Any, ...]) -> Record:
+    fingerprint, code, owner, attempt, created, lease, expires, completed, format, payload, refuse = row
+    if type(code) is int and code in (SUCCEEDED, FAILED) and type(format) is str and type(payload) is bytes:
+        try:
+            result = Result(format, payload, code == SUCCEEDED)
+        except ValueError:
+            pass  # the other one says what is wrong with it
+        else:
+            times = (created, lease, expires, completed)
+            return Record(key, fingerprint, STATES[code], owner, attempt, *times, result, refuse)
+    return to_record((key.tenant, key.scope, key.name, *row))

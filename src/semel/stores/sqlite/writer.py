@@ -14,7 +14,7 @@ from semel.errors import StoreError, StoreUnavailable
 from semel.store import Clock
 from semel.stores.sqlite.connect import begin, begin_now
 from semel.stores.sqlite.connections import Connections
-from semel.stores.sqlite.quick import perform
+from semel.stores.sqlite.quick import write
 from semel.stores.sqlite.scripts import Purge
 
 T = TypeVar("T")
@@ -108,23 +108,32 @@ class Writer:
             self._in_log = 0
             return self._run(calls)
 
-    def run_at_once(self, calls: Calls) -> list[Any] | None:
-        """The same for who must not wait, neither for another writer nor for the disk. None: it would have to."""
+    def apply(self, connection: sqlite3.Connection, calls: Calls) -> list[Any] | None:
+        """The same for who must not wait for another writer. None: it would have to; else `commit` has to end it."""
         size = sum(map(weight, calls))
         if size > AT_ONCE_MAX or self._in_log + size > LOG_MAX or not self._leading.acquire(blocking=False):
             return None
+        replies = None
         try:
-            with self._connections.lend("at once") as connection:
-                if not begin_now(connection):
-                    return None
+            if begin_now(connection):
                 self._in_log += size
-                replies = self._commit(connection, calls)
-        except Exception:
-            return None  # rolled back, or kept: whoever may wait asks again, and finds out whose fault it was
+                replies = write(connection, calls, self._clock())
+        finally:
+            if replies is None:
+                self._leading.release()
+        return replies
+
+    def commit(self, connection: sqlite3.Connection, calls: Calls) -> None:
+        """End what `apply` began, in whatever thread may wait for the disk, if the disk has to be waited for."""
+        try:
+            connection.execute("COMMIT")
         finally:
             self._leading.release()
         self._committed(calls)
-        return replies
+
+    def forget(self) -> None:
+        """What `apply` began will not be committed: its connection is being closed."""
+        self._leading.release()
 
     def _run(self, calls: Calls) -> list[Any]:
         try:
@@ -149,20 +158,16 @@ class Writer:
 
     def _commit(self, connection: sqlite3.Connection, calls: Calls) -> list[Any]:
         now_ms = self._clock()  # read under the write lock: later transactions have later times
-        replies = [perform(connection, call, now_ms) for call in calls]
+        replies = write(connection, calls, now_ms)
         connection.execute("COMMIT")
         return replies
 
 
 def weight(call: Effect[Any]) -> int:
     """How much a call writes, in calls with a small result."""
-    match call:
-        case Complete(_, result):
-            return 1 + len(result.payload) // PAGE
-        case Purge(limit):
-            return limit
-        case _:
-            return 1
+    if type(call) is Complete:
+        return 1 + len(call.result.payload) // PAGE
+    return call.limit if type(call) is Purge else 1
 
 
 def failures(error: StoreError, count: int) -> list[StoreError]:
