@@ -265,11 +265,14 @@ class TestWheel:
     def kept(self) -> Kept:
         return Kept(lease(), LEASE_MS, None)
 
-    def test_what_is_due_comes_out_once_in_order(self) -> None:
-        wheel, early, late = Wheel(), self.kept(), self.kept()
-        wheel.add(late, 2.0)
-        wheel.add(early, 1.0)
-        assert wheel.take_due(0.9) == []
+    def test_what_is_due_comes_out_once_and_by_lane_in_order(self) -> None:
+        wheel, early, late, other = Wheel(), self.kept(), self.kept(), self.kept()
+        assert wheel.add(early, 0.0, 1.0) == 1.0
+        assert wheel.add(other, 0.0, 0.5) == 0.5
+        assert wheel.add(late, 1.0, 1.0) == 2.0
+        assert wheel.take_due(0.4) == []
+        assert wheel.next_s() == 0.5
+        assert wheel.take_due(0.9) == [other]
         assert wheel.next_s() == 1.0
         assert wheel.take_due(3.0) == [early, late]
         assert wheel.take_due(3.0) == []
@@ -278,38 +281,30 @@ class TestWheel:
     def test_what_falls_due_together_goes_out_together_and_never_late(self) -> None:
         wheel, some = Wheel(), [self.kept() for _ in range(3)]
         for number, each in enumerate(some):
-            wheel.add(each, 1.001 + number * 0.003)
-        assert wheel.take_due(1.001) == some
+            wheel.add(each, number * 0.003, 1.0)
+        wheel.add(self.kept(), QUANTUM_S + 0.001, 1.0)
+        assert wheel.take_due(1.0) == some
 
-    def test_what_was_discarded_does_not_come_out(self) -> None:
+    def test_what_left_its_lane_does_not_come_out(self) -> None:
         wheel, gone, other = Wheel(), self.kept(), self.kept()
-        wheel.add(gone, 1.0)
-        wheel.add(other, 5.0)
-        wheel.discard(gone)
-        wheel.discard(gone)
+        wheel.add(gone, 0.0, 1.0)
+        wheel.add(other, 4.0, 1.0)
+        for _ in range(2):
+            gone.lane.pop(gone, None)
         assert wheel.next_s() == 5.0
         assert wheel.take_due(9.0) == [other]
-        wheel.discard(other)
+        assert other not in other.lane
 
-    def test_a_stranger_is_discarded_without_harm(self) -> None:
-        Wheel().discard(self.kept())
+    def test_a_lease_that_is_not_kept_is_stopped_without_harm(self, store: Renewals) -> None:
+        keeper, kept = Keeper(store), self.kept()
+        keeper.stop(kept)
+        assert kept.stopped
 
     def test_it_does_not_grow_with_what_came_and_went(self) -> None:
         wheel = Wheel()
-        for number in range(100_000):
-            now_s = number / 10_000
+        for number in range(1_000):
             kept = self.kept()
-            wheel.add(kept, now_s + 1.0)
-            wheel.discard(kept)
+            wheel.add(kept, number / 100, 1.0 + number)
+            kept.lane.pop(kept)
             wheel.next_s()
-        assert len(wheel._spokes) <= 1
-        assert len(wheel._ticks) == len(wheel._spokes)
-
-    def test_discarding_touches_one_spoke_only(self) -> None:
-        wheel, many = Wheel(), [self.kept() for _ in range(10_000)]
-        for number, kept in enumerate(many):
-            wheel.add(kept, number / 100)
-        spokes = {tick: len(spoke) for tick, spoke in wheel._spokes.items()}
-        wheel.discard(many[5_000])
-        spokes[many[5_000].tick] -= 1
-        assert {tick: len(spoke) for tick, spoke in wheel._spokes.items()} == spokes
+        assert not wheel._lanes

@@ -9,10 +9,11 @@ Stop before completing: a renewal that is already on its way then changes nothin
 from __future__ import annotations
 
 import asyncio
-import heapq
 import threading
 import time
 from collections.abc import Callable
+from itertools import takewhile
+from typing import Any
 
 from semel.core.records import Lease
 from semel.drive import OnEvent, ignore, tell
@@ -30,10 +31,13 @@ IDLE_S = 1.0
 """How long the thread stays when there is nothing to keep."""
 
 
+NO_LANE: dict[Any, float] = {}
+
+
 class Kept:
     """A lease being kept. `lost` is for the work to look at; `on_lost` is called once, from the keeper."""
 
-    __slots__ = ("_on_event", "_on_lost", "lease", "lease_ms", "lost", "stopped", "tick", "wheel")
+    __slots__ = ("_on_event", "_on_lost", "lane", "lease", "lease_ms", "lost", "stopped")
 
     def __init__(
         self, lease: Lease, lease_ms: int, on_lost: Callable[[], None] | None, on_event: OnEvent = ignore
@@ -42,8 +46,7 @@ class Kept:
         self.lease_ms = lease_ms
         self.lost = False
         self.stopped = False
-        self.tick = 0
-        self.wheel: Wheel | None = None
+        self.lane: dict[Kept, float] = NO_LANE
         self._on_lost = on_lost
         self._on_event = on_event
 
@@ -62,36 +65,33 @@ class Kept:
 
 
 class Wheel:
-    """Kept leases by the moment they fall due, in ticks of `QUANTUM_S`. Discarding costs the same for any number."""
+    """Kept leases, in a lane with those that rest as long: they fall due in the order in which they came."""
 
     def __init__(self) -> None:
-        self._spokes: dict[int, dict[Kept, None]] = {}
-        self._ticks: list[int] = []
+        self._lanes: dict[float, dict[Kept, float]] = {}
 
-    def add(self, kept: Kept, due_s: float) -> None:
-        kept.wheel, kept.tick = self, (tick := int(due_s / QUANTUM_S))
-        spoke = self._spokes.get(tick)
-        if spoke is None:
-            spoke = self._spokes[tick] = {}
-            heapq.heappush(self._ticks, tick)
-        spoke[kept] = None
-
-    def discard(self, kept: Kept) -> None:
-        spoke = self._spokes.get(kept.tick)
-        if spoke is not None:
-            spoke.pop(kept, None)
+    def add(self, kept: Kept, now_s: float, rest_s: float) -> float:
+        """Keep it for so long, and say when that is over."""
+        lane = self._lanes.get(rest_s)
+        if lane is None:
+            lane = self._lanes[rest_s] = {}
+        kept.lane = lane
+        lane[kept] = due_s = now_s + rest_s
+        return due_s
 
     def take_due(self, now_s: float) -> list[Kept]:
         due: list[Kept] = []
-        while self._ticks and self._ticks[0] * QUANTUM_S <= now_s:
-            due += self._spokes.pop(heapq.heappop(self._ticks))
+        for lane in self._lanes.values():
+            first = takewhile(lambda member: member[1] <= now_s + QUANTUM_S, lane.items())
+            for kept, _ in list(first):
+                del lane[kept]
+                due.append(kept)
         return due
 
     def next_s(self) -> float | None:
         """When the next lease falls due, or None when there is none."""
-        while self._ticks and not self._spokes[self._ticks[0]]:
-            del self._spokes[heapq.heappop(self._ticks)]
-        return self._ticks[0] * QUANTUM_S if self._ticks else None
+        self._lanes = {rest_s: lane for rest_s, lane in self._lanes.items() if lane}
+        return min((next(iter(lane.values())) for lane in self._lanes.values()), default=None)
 
 
 class Keeper:
@@ -126,11 +126,10 @@ class Rounds:
         """When the thread looks again by itself. Before its first look nobody has to wake it."""
 
     def add(self, kept: Kept, part: int) -> None:
-        due_s = time.monotonic() + kept.lease_ms / 1000 / part
         with self._changed:
             if kept.stopped:  # while its renewal was on its way
                 return
-            self._wheel.add(kept, due_s)
+            due_s = self._wheel.add(kept, time.monotonic(), kept.lease_ms / 1000 / part)
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="semel-keeper", daemon=True)
                 thread.start()  # first: without a thread the next one must try again
@@ -140,7 +139,7 @@ class Rounds:
 
     def discard(self, kept: Kept) -> None:
         with self._changed:
-            self._wheel.discard(kept)
+            kept.lane.pop(kept, None)
 
     def _run(self) -> None:
         while (due := self._next_due()) is not None:
@@ -187,8 +186,7 @@ class AsyncKeeper:
 
     def stop(self, kept: Kept) -> None:
         kept.stopped = True
-        if kept.wheel is not None:
-            kept.wheel.discard(kept)
+        kept.lane.pop(kept, None)
 
 
 class AsyncRounds:
@@ -205,8 +203,7 @@ class AsyncRounds:
     def add(self, kept: Kept, part: int) -> None:
         if kept.stopped:
             return
-        due_s = self._loop.time() + kept.lease_ms / 1000 / part
-        self._wheel.add(kept, due_s)
+        due_s = self._wheel.add(kept, self._loop.time(), kept.lease_ms / 1000 / part)
         if self._timer is None or due_s < self._timer_s:
             self._schedule(due_s)
 
