@@ -21,8 +21,8 @@ from semel.events import NO_KEY, Event, EventKind
 
 DIRECTIVE = b"semel-directive"
 """A response header for the middleware alone: `not-kept`, `retention=SECONDS`. It never reaches the wire."""
-OURS = http.MARKS | {DIRECTIVE}
-"""Headers that mean something to us in an application's answer."""
+LOOKED_AT = http.MARKS | {DIRECTIVE} | http.DROPPED
+"""Headers that mean something to us in an application's answer, or are not kept. Most answers have none of them."""
 PATH_SAFE = "/:@!$&'()*+,;=~"
 """What a path may hold unquoted (RFC 3986), so that a path quoted here equals the one that most clients send."""
 NO_ANSWER = Response(500, (), b"")
@@ -63,16 +63,18 @@ class Answers:
 
     def answered(self, response: Response, policy: Policy, *, nothing_done: bool) -> Ended:
         """The work answered."""
-        not_kept, kept_ms = False, None
-        if not OURS.isdisjoint(map(bytes.lower, map(http.NAME, response.headers))):
+        not_kept, kept_ms, kept = False, None, response
+        if policy.replay_headers is not None or not LOOKED_AT.isdisjoint(
+            map(bytes.lower, map(http.NAME, response.headers))
+        ):
             response, not_kept, kept_ms = _directed(_without_marks(response), policy)
+            kept = Response(response.status, http.kept_headers(response.headers, policy), response.body)
         ending = Ending.NOTHING_DONE if nothing_done else http.ending_of(response.status, policy)
         ok = response.status < 400
-        if ending in (Ending.NOTHING_DONE, Ending.REFUSED):
+        if ending is Ending.NOTHING_DONE or ending is Ending.REFUSED:
             return Ended(ending, None, response)
         if not_kept:
             return Ended(Ending.TOO_LARGE, responses.tombstone(ok=ok), response, kept_ms)
-        kept = Response(response.status, http.kept_headers(response.headers, policy), response.body)
         return Ended(ending, responses.encode(kept, ok=ok), response, kept_ms)
 
     def too_large(self, response: Response, policy: Policy, *, nothing_done: bool) -> Ended:

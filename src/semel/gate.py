@@ -114,9 +114,6 @@ class Gate:
                 self._check(policy)
         if policy is None or method not in policy.methods:
             return None
-        return self.admit_under(policy, headers)
-
-    def admit_under(self, policy: Policy, headers: Sequence[tuple[bytes, bytes]]) -> Admitted | Refused | None:
         try:
             name = read_key(headers, policy)
         except KeyMalformed as error:

@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote
 from semel.admission import Answered, Begun, Keyed
 from semel.answers import Answers
 from semel.asgi.execution import Execution
-from semel.asgi.types import Receive, Scope, Send, send_response
+from semel.asgi.types import Message, Receive, Scope, Send, send_response
 from semel.core.decisions import Replay
 from semel.core.fingerprint import RequestParts
 from semel.core.protocol import usual
@@ -67,20 +67,27 @@ async def serve(
 async def read_body(size_max: int, answers: Answers, scope: Scope, receive: Receive, send: Send) -> bytes | None:
     """The whole body, or None when there is nothing to serve: it was too large, or the client left meanwhile."""
     length = dict(scope["headers"]).get(b"content-length", b"")
-    size = int(length.lstrip(b"0")[:18] or 0) if length.isdigit() else 0  # Python refuses thousands of digits
-    body = bytearray()  # a list of parts would cost thirty times their size when they drip
-    while size <= size_max:
+    # Python refuses thousands of digits.
+    if not length.isdigit() or int(length.lstrip(b"0")[:18] or 0) <= size_max:
         message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        part: bytes = message.get("body", b"")
-        if not body and len(part) <= size_max and not message.get("more_body", False):
-            return bytes(part)  # nearly all
-        body += part
-        size = len(body)
-        if size <= size_max and not message.get("more_body", False):
-            return bytes(body)
+        if message["type"] == "http.request" and not message.get("more_body", False):  # nearly all
+            whole: bytes | None = bytes(message.get("body", b""))
+        else:
+            whole = await _in_parts(size_max, message, receive)
+        if whole is None or len(whole) <= size_max:
+            return whole
     await send_response(send, answers.too_large_body(size_max))
+    return None
+
+
+async def _in_parts(size_max: int, message: Message, receive: Receive) -> bytes | None:
+    """The body that begins with `message`, up to where it is too large; None when the client left."""
+    body = bytearray()  # a list of parts would cost thirty times their size when they drip
+    while message["type"] != "http.disconnect":
+        body += message.get("body", b"")
+        if len(body) > size_max or not message.get("more_body", False):
+            return bytes(body)
+        message = await receive()
     return None
 
 
@@ -95,5 +102,8 @@ def raw_path(scope: Scope) -> str:
     Unless something in front of us rewrote the path: then what it was before says nothing about what will run.
     """
     path: str = scope["path"]
-    raw = scope.get("raw_path", b"").partition(b"?")[0].decode("latin-1")
-    return raw if (raw == path and "%" not in raw) or unquote(raw) == path else quote(path)
+    raw: str = scope.get("raw_path", b"").decode("latin-1")
+    if raw == path and "%" not in raw and "?" not in raw:
+        return raw  # nearly all
+    raw = raw.partition("?")[0]
+    return raw if unquote(raw) == path else quote(path)

@@ -187,8 +187,6 @@ def kept_headers(headers: Sequence[tuple[bytes, bytes]], policy: Policy) -> Head
     for by name.
     """
     if policy.replay_headers is None:
-        if DROPPED.isdisjoint(map(bytes.lower, map(NAME, headers))):
-            return tuple(headers)  # nearly all
         return tuple([header for header in headers if header[0].lower() not in DROPPED])
     wanted = DESCRIBE_BODY | frozenset(policy.replay_headers)
     return tuple((name, value) for name, value in headers if name.lower().decode("latin-1") in wanted)

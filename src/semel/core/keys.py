@@ -7,7 +7,7 @@ A malformed key is never ignored: the caller asked for protection, so what canno
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from operator import itemgetter
 
 from semel.core.policy import Policy
@@ -33,15 +33,17 @@ class KeyMalformed(ValueError):
 
 def read_key(headers: Sequence[tuple[bytes, bytes]], policy: Policy) -> str | None:
     """The key in that of the policy's headers which is there; None when none is. Alternatives must agree."""
-    if policy.header_set.isdisjoint(map(bytes.lower, map(NAME, headers))):
-        return None
-    names = list(map(bytes.lower, map(NAME, headers)))
-    values = dict(zip(names, map(VALUE, headers), strict=True))
+    values = dict(headers)
+    if len(values) == len(headers) and b"".join(values).islower():
+        names: Collection[bytes] = values  # nearly always: each once, and in lower case
+    else:
+        names = list(map(bytes.lower, map(NAME, headers)))
+        values = dict(zip(names, map(VALUE, headers), strict=True))
     key: str | None = None
     for name in policy.header_names:
         if name not in values:
             continue
-        if names.count(name) > 1:
+        if len(names) != len(values) and list(names).count(name) > 1:
             raise KeyMalformed(f"the header {name.decode()} was sent more than once")
         again, key = key, parse_key(values[name], policy)
         if again is not None and again != key:
