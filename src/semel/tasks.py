@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from threading import Semaphore
@@ -28,18 +29,30 @@ class Tasks:
         self._abandoning = Semaphore(ABANDONING_MAX)
 
     def spawn(
-        self, work: Coroutine[Any, Any, T], context: Context | None = None, *, ended: Ended | None = None
+        self,
+        work: Coroutine[Any, Any, T],
+        context: Context | None = None,
+        *,
+        ended: Ended | None = None,
+        at_once: bool = False,
     ) -> asyncio.Task[T]:
-        """Run `work` in a task that nobody's cancellation reaches, and keep it until it ends; then call `ended`."""
-        task = asyncio.get_running_loop().create_task(work, context=context)
-        self._running.add(task)
+        """Run `work` in a task that nobody's cancellation reaches, and keep it until it ends; then call `ended`.
 
-        def forget(task: asyncio.Task[T]) -> None:  # one callback: each is another step of the loop
-            self._running.discard(task)
+        `at_once` begins it in this very step of the loop, where Python can; it may have ended on return.
+        """
+        loop = asyncio.get_running_loop()
+        if at_once and sys.version_info >= (3, 12) and loop.get_task_factory() is None:
+            task = asyncio.Task(work, loop=loop, context=context, eager_start=True)
+        else:
+            task = loop.create_task(work, context=context)
+        if task.done():
             if ended is not None:
                 ended(task)
-
-        task.add_done_callback(forget)
+            return task
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        if ended is not None:
+            task.add_done_callback(ended)
         return task
 
     def may_abandon(self) -> bool:

@@ -179,11 +179,13 @@ class Front(IdempotencyMiddleware):
 
         self.perform = hasty
 
-    def spawn(self, work: Coroutine[Any, Any, Any], ended: Ended | None = None) -> asyncio.Task[Any]:
+    def spawn(
+        self, work: Coroutine[Any, Any, Any], ended: Ended | None = None, *, at_once: bool = False
+    ) -> asyncio.Task[Any]:
         if self.truly_at is not None and next(self.spawned) == self.truly_at[0]:
             self.truly = CancelAt(work, self.truly_at[1])
-            return super().spawn(self.truly.run(), ended)
-        return super().spawn(work, ended)
+            return super().spawn(self.truly.run(), ended, at_once=at_once)
+        return super().spawn(work, ended, at_once=at_once)
 
     async def ask(self, wire: Wire | None = None, **request: Any) -> Wire:
         wire = wire or Wire(**request)

@@ -12,7 +12,6 @@ from semel.core import http
 from semel.core.decisions import STORED, Run, Settlement, Superseded
 from semel.core.http import Response
 from semel.core.protocol import abandon, complete_for
-from semel.core.records import Lease
 from semel.core.reports import settled
 from semel.core.tables import Ending
 from semel.drive import NOT_ASKED, adrive, tell
@@ -88,8 +87,10 @@ class Execution:
 
     async def outlived(self, begun: Run | Unprotected) -> None:
         """Run the work in a task that outlives its caller."""
+        self._lease = begun.lease
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        work = self._front.spawn(self._work(begun), self._work_ended)
+        running = self._execute() if isinstance(begun, Run) else self._run_unprotected()
+        work = self._front.spawn(running, self._work_ended, at_once=True)
         accept_s = self._keyed.accept_s
         try:
             if accept_s is None or not await self._accepted_after(work, accept_s):
@@ -118,19 +119,16 @@ class Execution:
         await send_response(self._send, self._keyed.accepted())
         return True
 
-    async def _work(self, begun: Run | Unprotected) -> None:
-        self._lease = begun.lease
-        if isinstance(begun, Unprotected):
-            self._answering = True  # by the application
-            enter(Operation(begun.lease))
-            await self._front.app(self._scope, self._replayed_receive, self._marked_send)
-        elif self._caller_left:  # nothing has begun, and nobody would get the answer
-            await adrive(abandon(begun.lease), self._front.perform)
-        else:
-            await self._execute(begun.lease)
+    async def _run_unprotected(self) -> None:
+        self._answering = True  # by the application
+        enter(Operation(self._lease))
+        await self._front.app(self._scope, self._replayed_receive, self._marked_send)
 
-    async def _execute(self, lease: Lease) -> None:
-        front, keyed = self._front, self._keyed
+    async def _execute(self) -> None:
+        front, keyed, lease = self._front, self._keyed, self._lease
+        if self._caller_left:  # nothing has begun, and nobody would get the answer
+            await adrive(abandon(lease), front.perform)
+            return
         self._kept = front.keeper.keep(lease, lease_ms=keyed.policy.lease_ms)
         self.operation = Operation(lease, self._kept)
         if self._scope.get("extensions"):
@@ -190,22 +188,22 @@ class Execution:
 
     async def send(self, message: Message) -> None:
         """What the application sends. The first message that says so ends the answer; nothing changes it later."""
-        more = message["type"] != "http.response.body" or message.get("more_body", False)
+        kind = message["type"]
+        more = kind != "http.response.body" or message.get("more_body", False)
         try:
-            if self._streaming:
-                await self._stream(message)
-            elif self._ended or self._pending is not None:
-                pass
-            elif message["type"] == "http.response.start":
+            if self._ended or self._pending is not None:
+                if self._streaming:
+                    await self._stream(message)
+            elif kind == "http.response.start":
                 if self._status:
                     raise RuntimeError("the application started its answer twice")
                 self._status = message["status"]
                 self._headers = tuple([(bytes(name), bytes(value)) for name, value in message.get("headers", ())])
-            elif message["type"] == "http.response.body":
+            elif kind == "http.response.body":
                 if not self._status:
                     raise RuntimeError("the application sent a body before the start of its answer")
-                self._chunks.append(message.get("body", b""))
-                self._size += len(self._chunks[-1])
+                self._chunks.append(chunk := message.get("body", b""))
+                self._size += len(chunk)
                 if self._size > self._keyed.policy.result_max:
                     await self._overflow(more)
                 elif not more:
@@ -221,8 +219,9 @@ class Execution:
     async def _collected(self) -> None:
         keyed, operation = self._keyed, self.operation
         response = Response(self._status, self._headers, b"".join(self._chunks))
-        done = self._reported(response) if operation.reported is not None else None
-        done = done or keyed.answers.answered(response, keyed.policy, nothing_done=operation.nothing_was_done)
+        done = None if operation.reported is None else self._reported(response)
+        if done is None:
+            done = keyed.answers.answered(response, keyed.policy, nothing_done=operation.nothing_was_done)
         if response.status < 500:
             await self._finish(done)
         else:  # frameworks answer 500 for an exception and then let it go on: it comes before the next step of the loop
@@ -268,7 +267,10 @@ class Execution:
             return
         self._finishing = True
         try:
-            await self._respond(self._keyed.answers.settled(await self._settle(done), done))
+            settlement = await self._settle(done)
+            await self._respond(
+                done.response if settlement is STORED else self._keyed.answers.settled(settlement, done)
+            )
         except asyncio.CancelledError:
             if not self._settled:  # the store's reply was lost: the same owner asks again, and is answered alike
                 self._front.spawn(self._finish_again(done), self._is_finished)

@@ -130,9 +130,11 @@ class IdempotencyMiddleware:
         """Whether anybody is told what happens as a rule. What is serious is always told."""
         return self._is_heard or logger.isEnabledFor(logging.DEBUG)
 
-    def spawn(self, work: Coroutine[Any, Any, Any], ended: Ended | None = None) -> asyncio.Task[Any]:
+    def spawn(
+        self, work: Coroutine[Any, Any, Any], ended: Ended | None = None, *, at_once: bool = False
+    ) -> asyncio.Task[Any]:
         """Run `work` in a task that nobody's cancellation reaches, and keep it until it ends."""
-        return self.tasks.spawn(work, ended=ended)
+        return self.tasks.spawn(work, ended=ended, at_once=at_once)
 
     def abandon_later(self, lease: Lease) -> None:
         """Give back a claim whose fate is not known."""
