@@ -168,7 +168,7 @@ FAULTS = [
     Fault(
         "renewal is not stopped",
         KEEPER,
-        "        kept.stopped = True\n        if kept.wheel is not None:\n            kept.wheel.discard(kept)\n",
+        "        kept.stopped = True\n        kept.lane.pop(kept, None)\n",
         "        pass\n",
     ),
     Fault(
@@ -251,8 +251,8 @@ FAULTS = [
     Fault(
         "the answer leaves before its record",
         EXECUTION,
-        "        try:\n            await self._respond(",
-        "        try:\n            await self._respond(done.response)\n            await self._respond(",
+        "            settlement = await self._settle(done)\n",
+        "            await self._respond(done.response)\n            settlement = await self._settle(done)\n",
     ),
     Fault(
         "interrupted work is stored as a failure",

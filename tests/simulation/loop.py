@@ -232,6 +232,10 @@ class VirtualLoop(Loop):  # type: ignore[misc]
         self.tasks.append(task)  # nothing of a dead process may be collected, or its `finally` would run
         return task
 
+    def get_task_factory(self) -> Callable[..., asyncio.Task[Any]]:
+        """Every task is made here: those of a dead process are kept, and some are cancelled."""
+        return VirtualLoop.create_task
+
     def is_running(self) -> bool:
         return not self.dead
 
