@@ -236,11 +236,26 @@ async def test_background_work_after_the_answer_cannot_change_it_and_does_not_de
     wire, seen = Wire(), []
 
     async def background() -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
         seen.append(wire.status)
 
     front = Front(Work(reply(200, b"x", then=background)))
     await front.ask(wire)
     assert seen == [200]
+
+
+@on_loop
+async def test_an_answer_is_stored_and_sent_when_the_stack_that_made_it_is_gone() -> None:
+    """What waits for a store in the middle of a framework keeps all of its frames alive, for many callers at once."""
+    wire, depth = Wire(), []
+
+    async def then() -> None:
+        depth.append((front.memory.calls.count("Complete"), wire.status))
+
+    front = Front(Work(reply(200, b"x", then=then)))
+    await front.ask(wire)
+    assert (depth, front.memory.calls.count("Complete"), wire.status) == ([(0, None)], 1, 200)
 
 
 @on_loop

@@ -258,7 +258,7 @@ FAULTS = [
         "interrupted work is stored as a failure",
         EXECUTION,
         "            await self._leave(Ending.INTERRUPTED)\n",
-        "            await self._finish(keyed.answers.raised())\n",
+        "            await self._finish(answers.raised())\n",
     ),
     Fault(
         "fail closed runs", ADMISSION, 'case Undecided() if self.policy.on_store_error == "open":', "case Undecided():"

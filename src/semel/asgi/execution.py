@@ -60,6 +60,7 @@ class Execution:
         "_send",
         "_settled",
         "_size",
+        "_stands",
         "_status",
         "_streaming",
         "operation",
@@ -81,6 +82,7 @@ class Execution:
         self._headers: http.Headers = ()
         self._chunks: list[bytes] = []
         self._pending: Ended | None = None
+        self._stands = False
         # How far its end is: decided, acknowledged by the store; being stored and sent, and who waits for that.
         self._ended = self._settled = self._finishing = False
         self._finished: asyncio.Future[None] | None = None
@@ -138,26 +140,32 @@ class Execution:
         enter(self.operation)
         try:
             await front.app(self._scope, self._replayed_receive, self.send)
-        except (NotExecuted, OutcomeUnknown) as error:
-            await self._finish(keyed.answers.declared(error))
-        except tuple(keyed.policy.release_exceptions):
-            await self._leave(Ending.NOTHING_DONE)
-            raise
-        except Exception:
-            if self.operation.nothing_was_done:
-                await self._leave(Ending.NOTHING_DONE)
-            else:
-                await self._finish(keyed.answers.raised())
-            raise
-        except BaseException:  # truly cancelled: nobody may say how it ended, so renewal stops and the lease lapses
-            await self._leave(Ending.INTERRUPTED)
-            raise
+        except BaseException as error:
+            if not self._stands:
+                await self._raised(error)
+            elif self._pending is not None or isinstance(error, Exception):
+                await self._finish()
+            if not isinstance(error, NotExecuted | OutcomeUnknown):
+                raise
         if self._finishing or not self._settled:
             await self._finish()
         if not self._ended:
             await self._finish(keyed.answers.raised())
             which = f"{self._scope['method']} {self._scope['path']}"
             raise Unfinished(f"the application returned with its answer to {which} unfinished")
+
+    async def _raised(self, error: BaseException) -> None:
+        """The application raised, and has not given an answer that stands."""
+        answers = self._keyed.answers
+        if (declared := answers.declared(error)) is not None:
+            await self._finish(declared)
+        elif not isinstance(error, Exception):
+            # Truly cancelled: nobody may say how it ended, so renewal stops and the lease lapses.
+            await self._leave(Ending.INTERRUPTED)
+        elif isinstance(error, tuple(self._keyed.policy.release_exceptions)) or self.operation.nothing_was_done:
+            await self._leave(Ending.NOTHING_DONE)
+        else:
+            await self._finish(answers.raised())
 
     # What the application asks for and sends
 
@@ -207,7 +215,7 @@ class Execution:
                 if self._size > self._keyed.policy.result_max:
                     await self._overflow(more)
                 elif not more:
-                    await self._collected()
+                    self._collected()
         finally:
             if not more:
                 self._whole()
@@ -216,16 +224,22 @@ class Execution:
         if not self._caller_left:
             await self._send(message)
 
-    async def _collected(self) -> None:
+    def _collected(self) -> None:
+        """The answer is whole. It is settled when the application has returned, and its stack is not in the way."""
         keyed, operation = self._keyed, self.operation
         response = Response(self._status, self._headers, b"".join(self._chunks))
         done = None if operation.reported is None else self._reported(response)
         if done is None:
             done = keyed.answers.answered(response, keyed.policy, nothing_done=operation.nothing_was_done)
-        if response.status < 500:
-            await self._finish(done)
-        else:  # frameworks answer 500 for an exception and then let it go on: it comes before the next step of the loop
-            self._pending = done
+        self._pending = done
+        # Frameworks answer 500 for an exception and then let it go on: it comes before the next step of the loop.
+        self._stands = response.status < 500
+        asyncio.get_running_loop().call_soon(self._goes_on)
+
+    def _goes_on(self) -> None:
+        """The application has not returned in the step in which it answered: nobody waits for the rest of it."""
+        if self._pending is not None:
+            self._stands = True
             self._front.spawn(self._finish())
 
     def _reported(self, response: Response) -> Ended | None:
