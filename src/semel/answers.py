@@ -29,7 +29,7 @@ NO_ANSWER = Response(500, (), b"")
 """For endings that are settled without an answer of ours."""
 
 
-class Ended(Struct, frozen=True):
+class Ended(Struct, frozen=True, gc=False):
     """Work that ended: what is settled, and what the caller gets if that is stored."""
 
     ending: Ending

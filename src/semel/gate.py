@@ -37,7 +37,7 @@ JSON = Fingerprint(body="json")
 OWNER_LABEL = re.compile(r"[^0-9A-Za-z._-]")
 
 
-class Admitted(Struct, frozen=True):
+class Admitted(Struct, frozen=True, gc=False):
     """A request that carries a key under a policy."""
 
     policy: Policy

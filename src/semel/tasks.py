@@ -25,6 +25,7 @@ class Tasks:
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[Any]] = set()
+        self.forget: Callable[[asyncio.Task[Any]], None] = self._running.discard
         self._detached: set[asyncio.Task[Any]] = set()
         self._abandoning = Semaphore(ABANDONING_MAX)
 
@@ -36,9 +37,10 @@ class Tasks:
         ended: Ended | None = None,
         at_once: bool = False,
     ) -> asyncio.Task[T]:
-        """Run `work` in a task that nobody's cancellation reaches, and keep it until it ends; then call `ended`.
+        """Run `work` in a task that nobody's cancellation reaches, and keep it until it ends.
 
-        `at_once` begins it in this very step of the loop, where Python can; it may have ended on return.
+        `ended` is called then, and must call `forget`. `at_once` begins it in this very step of the loop, where Python
+        can; it may have ended on return.
         """
         loop = asyncio.get_running_loop()
         if at_once and sys.version_info >= (3, 12) and loop.get_task_factory() is None:
@@ -50,9 +52,7 @@ class Tasks:
                 ended(task)
             return task
         self._running.add(task)
-        task.add_done_callback(self._running.discard)
-        if ended is not None:
-            task.add_done_callback(ended)
+        task.add_done_callback(self.forget if ended is None else ended)
         return task
 
     def may_abandon(self) -> bool:

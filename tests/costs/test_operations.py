@@ -20,7 +20,7 @@ AT_ONCE = sys.version_info >= (3, 12)
 """Work begins in the step of its caller, and a later pass of the loop is needed only if it has to wait."""
 BOUNDS = {  # functions entered or resumed, and what was put off to a later pass of the loop
     "no key": (7, 0),
-    "first": (67, 1) if AT_ONCE else (71, 5),
+    "first": (67, 1) if AT_ONCE else (71, 4),
     "replay": (34, 0),
 }
 

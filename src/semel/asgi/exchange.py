@@ -36,8 +36,9 @@ async def serve(
     who = front.caller(scope)
     tenant = who if isinstance(who, str) else await told(who)
     query = scope.get("query_string", b"").decode("latin-1")
-    request = RequestParts(scope["method"].upper(), raw_path(scope), query, tuple(scope["headers"]), body)
-    keyed = Keyed(front, admitted, answers, tenant, request)
+    parts = scope["method"].upper(), raw_path(scope), query, tuple(scope["headers"]), body
+    keyed = Keyed(front, admitted, answers, tenant, RequestParts(*parts))
+    del parts  # whatever is alive while many wait for the store, the garbage collector walks through
     claim, claimed, decision = keyed.claim(), NOT_ASKED, None
     if claim is not None:
         try:

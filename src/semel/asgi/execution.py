@@ -105,11 +105,16 @@ class Execution:
             if not work.done():  # nobody waits for it any more, so nobody else would tell how it failed
                 work.add_done_callback(report)
 
-    def _work_ended(self, _: object) -> None:
+    def _work_ended(self, work: asyncio.Task[None]) -> None:
         """The work has ended, and there is nothing to wait for unless somebody is still storing its answer."""
+        self._front.tasks.forget(work)
         if self._finishing:
-            self._when_finished().add_done_callback(self._work_ended)
+            self._when_finished().add_done_callback(self._is_over)
         elif not self._over.done():  # by the caller's cancellation
+            self._over.set_result(None)
+
+    def _is_over(self, _: object) -> None:
+        if not self._over.done():
             self._over.set_result(None)
 
     async def _accepted_after(self, work: asyncio.Task[None], wait_s: int) -> bool:
@@ -287,7 +292,7 @@ class Execution:
             )
         except asyncio.CancelledError:
             if not self._settled:  # the store's reply was lost: the same owner asks again, and is answered alike
-                self._front.spawn(self._finish_again(done), self._is_finished)
+                self._front.spawn(self._finish_again(done)).add_done_callback(self._is_finished)
                 raise
             self._is_finished()
             raise

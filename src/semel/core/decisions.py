@@ -8,13 +8,13 @@ from semel.core.records import Lease, Record, Result
 from semel.errors import RecordUnreadable, StoreError
 
 
-class Run(Struct, frozen=True):
+class Run(Struct, frozen=True, gc=False):
     """Do the work: the lease is yours."""
 
     lease: Lease
 
 
-class Replay(Struct, frozen=True):
+class Replay(Struct, frozen=True, gc=False):
     """Answer from the stored result without running anything."""
 
     record: Record

@@ -28,7 +28,7 @@ T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
 
 
-class Effect(Struct, Generic[T_co], frozen=True):
+class Effect(Struct, Generic[T_co], frozen=True, gc=False):
     """Something that only the outside can do, typed by its reply."""
 
 

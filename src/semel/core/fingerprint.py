@@ -25,7 +25,7 @@ FIVE = Packing(">6Q").pack
 Body = Literal["raw", "json"]
 
 
-class RequestParts(Struct, frozen=True):
+class RequestParts(Struct, frozen=True, gc=False):
     """A request as callables for `fingerprint` and `scope` see it.
 
     Header names are lower case, order and repeats are kept.

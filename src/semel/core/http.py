@@ -32,7 +32,7 @@ DESCRIBE_BODY = frozenset(("content-type", "content-length", "content-encoding")
 """Without these the body would be replayed as something else than it is, so they are kept whatever is asked for."""
 
 
-class Response(Struct, frozen=True):
+class Response(Struct, frozen=True, gc=False):
     """An answer: header order and repeats are kept, names are as the application sent them."""
 
     status: int
