@@ -134,6 +134,7 @@ def test_alternatives_that_agree() -> None:
         [("idempotency-key", "a"), ("x-idempotency-key", "b")],
         [("idempotency-key", "a"), ("idempotency-key", "b")],
         [("idempotency-key", "a"), ("idempotency-key", "a")],
+        [("idempotency-key", "a"), ("Idempotency-Key", "a")],
         [("idempotency-key", "a"), ("x-idempotency-key", "")],
     ],
 )
