@@ -99,7 +99,9 @@ class IdempotencyMiddleware:
             else:
                 await send_response(send, answer)
             return
-        root, path = place_of(scope) if scope.get("root_path") else ("", path)
+        root = ""
+        if scope.get("root_path"):
+            root, path = place_of(scope)
         mark = self.mark(scope) if marks.in_use() else UNMARKED
         admitted = self.gate.admit(method, path, scope["headers"], mark)
         if admitted is None:

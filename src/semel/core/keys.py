@@ -33,6 +33,8 @@ class KeyMalformed(ValueError):
 
 def read_key(headers: Sequence[tuple[bytes, bytes]], policy: Policy) -> str | None:
     """The key in that of the policy's headers which is there; None when none is. Alternatives must agree."""
+    if policy.header_set.isdisjoint(map(bytes.lower, map(NAME, headers))):
+        return None
     values = dict(headers)
     if len(values) == len(headers) and b"".join(values).islower():
         names: Collection[bytes] = values  # nearly always: each once, and in lower case

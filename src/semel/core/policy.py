@@ -89,6 +89,10 @@ class Policy:
         return tuple(name.lower().encode() for name in self.headers)
 
     @cached_property
+    def header_set(self) -> frozenset[bytes]:
+        return frozenset(self.header_names)
+
+    @cached_property
     def takeover(self) -> bool:
         return self.guarantee == "at-least-once"
 
