@@ -285,6 +285,13 @@ class TestWheel:
         wheel.add(self.kept(), QUANTUM_S + 0.001, 1.0)
         assert wheel.take_due(1.0) == some
 
+    def test_a_lease_that_rests_shortly_is_not_due_as_soon_as_it_is_renewed(self) -> None:
+        wheel, short = Wheel(), self.kept()
+        wheel.add(short, 0.0, QUANTUM_S / 2)
+        assert wheel.take_due(0.0) == []
+        assert wheel.next_s() == QUANTUM_S / 2
+        assert wheel.take_due(QUANTUM_S / 2) == [short]
+
     def test_what_left_its_lane_does_not_come_out(self) -> None:
         wheel, gone, other = Wheel(), self.kept(), self.kept()
         wheel.add(gone, 0.0, 1.0)

@@ -80,7 +80,10 @@ class Wheel:
         return due_s
 
     def take_due(self, now_s: float) -> list[Kept]:
+        """What is due, and with it what falls due soon after; what only falls due soon does not come alone."""
         due: list[Kept] = []
+        if (next_s := self.next_s()) is None or next_s > now_s:
+            return due
         for lane in self._lanes.values():
             first = takewhile(lambda member: member[1] <= now_s + QUANTUM_S, lane.items())
             for kept, _ in list(first):
@@ -215,7 +218,7 @@ class AsyncRounds:
 
     def _fire(self) -> None:
         self._timer = None
-        for kept in self._wheel.take_due(self._loop.time()):
+        for kept in self._wheel.take_due(max(self._loop.time(), self._timer_s)):  # timers of some loops come early
             task = self._loop.create_task(self._renew(kept))
             self._renewals.add(task)
             task.add_done_callback(self._renewals.discard)

@@ -10,7 +10,7 @@ from asgi_calls import Front, Wire, Work, on_loop, reply
 
 from semel import NotExecuted, Policy, Record, State
 from semel.asgi.execution import Unfinished
-from semel.asgi.types import Receive, Scope, Send
+from semel.asgi.types import Message, Receive, Scope, Send
 from semel.running import current_operation
 
 
@@ -243,6 +243,23 @@ async def test_background_work_after_the_answer_cannot_change_it_and_does_not_de
     front = Front(Work(reply(200, b"x", then=background)))
     await front.ask(wire)
     assert seen == [200]
+
+
+@pytest.mark.parametrize("steps", [0, 1, 30])
+@on_loop
+async def test_a_wire_that_fails_is_told_to_the_server_even_if_the_work_goes_on(steps: int) -> None:
+    class Broken(Wire):
+        async def send(self, message: Message) -> None:
+            raise OSError("gone")
+
+    async def background() -> None:
+        for _ in range(steps):
+            await asyncio.sleep(0)
+
+    front = Front(work := Work(reply(200, b"x", then=background)))
+    with pytest.raises(OSError, match="gone"):
+        await front.ask(Broken())
+    assert ((await front.ask()).body, work.effects) == (b"x", 1)
 
 
 @on_loop

@@ -174,8 +174,8 @@ FAULTS = [
     Fault(
         "nobody renews",
         KEEPER,
-        "        for kept in self._wheel.take_due(self._loop.time()):\n",
-        "        for kept in self._wheel.take_due(self._loop.time())[:0]:\n",
+        "        for kept in self._wheel.take_due(max(self._loop.time(), self._timer_s)):",
+        "        for kept in self._wheel.take_due(max(self._loop.time(), self._timer_s))[:0]:",
     ),
     Fault(
         "a batch is answered in the wrong order",

@@ -52,6 +52,7 @@ class Execution:
         "_headers",
         "_kept",
         "_keyed",
+        "_late",
         "_lease",
         "_over",
         "_pending",
@@ -83,6 +84,7 @@ class Execution:
         self._chunks: list[bytes] = []
         self._pending: Ended | None = None
         self._stands = False
+        self._late: asyncio.Task[None] | None = None
         # How far its end is: decided, acknowledged by the store; being stored and sent, and who waits for that.
         self._ended = self._settled = self._finishing = False
         self._finished: asyncio.Future[None] | None = None
@@ -154,6 +156,8 @@ class Execution:
                 raise
         if self._finishing or not self._settled:
             await self._finish()
+        if self._late is not None:  # who answered meanwhile may have failed
+            await asyncio.shield(self._late)
         if not self._ended:
             await self._finish(keyed.answers.raised())
             which = f"{self._scope['method']} {self._scope['path']}"
@@ -164,10 +168,12 @@ class Execution:
         answers = self._keyed.answers
         if (declared := answers.declared(error)) is not None:
             await self._finish(declared)
+        elif isinstance(error, tuple(self._keyed.policy.release_exceptions)):
+            await self._leave(Ending.NOTHING_DONE)
         elif not isinstance(error, Exception):
             # Truly cancelled: nobody may say how it ended, so renewal stops and the lease lapses.
             await self._leave(Ending.INTERRUPTED)
-        elif isinstance(error, tuple(self._keyed.policy.release_exceptions)) or self.operation.nothing_was_done:
+        elif self.operation.nothing_was_done:
             await self._leave(Ending.NOTHING_DONE)
         else:
             await self._finish(answers.raised())
@@ -245,7 +251,7 @@ class Execution:
         """The application has not returned in the step in which it answered: nobody waits for the rest of it."""
         if self._pending is not None:
             self._stands = True
-            self._front.spawn(self._finish())
+            self._late = self._front.spawn(self._finish())
 
     def _reported(self, response: Response) -> Ended | None:
         """The work raised, its framework has reported that, and is answering for it with a status of 500 or more."""

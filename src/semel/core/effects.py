@@ -28,11 +28,11 @@ T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
 
 
-class Effect(Struct, Generic[T_co], frozen=True, gc=False):
+class Effect(Struct, Generic[T_co], frozen=True):
     """Something that only the outside can do, typed by its reply."""
 
 
-class Claim(Effect[Claimed], frozen=True):
+class Claim(Effect[Claimed], frozen=True, gc=False):
     key: Key
     fingerprint: str
     owner: str
@@ -48,7 +48,7 @@ class Claim(Effect[Claimed], frozen=True):
         return self
 
 
-class OfLease(Effect[T_co], Generic[T_co], frozen=True):
+class OfLease(Effect[T_co], Generic[T_co], frozen=True, gc=False):
     """What only an owner may ask."""
 
     lease: Lease
@@ -83,7 +83,7 @@ class Release(OfLease[bool], frozen=True):
     """Give the key back."""
 
 
-class Read(Effect[Record | None], frozen=True):
+class Read(Effect[Record | None], frozen=True, gc=False):
     key: Key
 
 
