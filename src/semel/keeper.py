@@ -32,6 +32,7 @@ IDLE_S = 1.0
 
 
 NO_LANE: dict[Any, float] = {}
+"""Where a lease is that nobody has begun to keep. It stays empty."""
 
 
 class Kept:

@@ -36,9 +36,9 @@ async def serve(
     who = front.caller(scope)
     tenant = who if isinstance(who, str) else await told(who)
     query = scope.get("query_string", b"").decode("latin-1")
-    parts = scope["method"].upper(), raw_path(scope), query, tuple(scope["headers"]), body
-    keyed = Keyed(front, admitted, answers, tenant, RequestParts(*parts))
-    del parts  # whatever is alive while many wait for the store, the garbage collector walks through
+    method, path = scope["method"].upper(), raw_path(scope)
+    # No name for the parts: whatever is alive while many wait for the store, the garbage collector walks through.
+    keyed = Keyed(front, admitted, answers, tenant, RequestParts(method, path, query, tuple(scope["headers"]), body))
     claim, claimed, decision = keyed.claim(), NOT_ASKED, None
     if claim is not None:
         try:

@@ -42,8 +42,8 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
-            # Modules and classes stay as long as the process: without them a full collection takes one millisecond
-            # instead of thirty, in which nobody is answered.
+            # Modules and classes stay as long as the process. A full collection that walks through them takes some ten
+            # milliseconds, in which nobody is answered.
             gc.freeze()
             with suppress(OSError):  # nobody is there to hear it: the next event on the channel says so
                 self._channel.send(READY)
