@@ -129,6 +129,29 @@ def test_a_file_on_a_network_file_system(file_url: str, tmp_path: Path, monkeypa
     assert "local disk" in found["place"]["fix"]
 
 
+@pytest.mark.parametrize(
+    ("version", "level"),
+    [
+        ((3, 40, 1), "info"),
+        ((3, 44, 5), "info"),
+        ((3, 44, 6), "ok"),
+        ((3, 45, 0), "info"),
+        ((3, 50, 6), "info"),
+        ((3, 50, 7), "ok"),
+        ((3, 51, 2), "info"),
+        ((3, 51, 3), "ok"),
+        ((3, 53, 0), "ok"),
+    ],
+)
+def test_an_sqlite_that_can_lose_writes(
+    file_url: str, version: tuple[int, int, int], level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", version)
+    found = by_title(run_json("doctor", store=file_url))["version"]
+    assert found["level"] == level
+    assert ("no other program" in found["fix"]) == (level == "info")
+
+
 def test_migrate_makes_the_tables_once(postgres_url: str) -> None:
     url = f"{postgres_url}?schema=made"
     first, second = run("migrate", store=url), run("migrate", store=url)

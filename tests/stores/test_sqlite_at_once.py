@@ -14,11 +14,11 @@ from costs.counting import traced
 from semel import Acquired, Key, Lease, Occupied, RecordUnreadable, Result, StoreUnavailable
 from semel.clock import wall_ms
 from semel.core.effects import Claim, Complete
-from semel.stores.sqlite import AsyncSqliteStore, Settings, SqliteStore, at_once
-from semel.stores.sqlite.connections import Purpose
+from semel.stores.sqlite import AsyncSqliteStore, Settings, SqliteStore, at_once, writer
+from semel.stores.sqlite.connections import PAGE, Purpose
 from semel.stores.sqlite.database import Database
 from semel.stores.sqlite.scripts import Purge
-from semel.stores.sqlite.writer import AT_ONCE_MAX, LOG_MAX, PAGE, weight
+from semel.stores.sqlite.writer import AT_ONCE_MAX, weight
 
 DAY_MS = 86_400_000
 ANSWER = Result("x", b"answer")
@@ -345,12 +345,17 @@ def test_what_cannot_be_read_at_once_is_read_by_a_thread(path: Path, monkeypatch
     asyncio.run(main())
 
 
-def test_the_log_is_brought_back_by_a_thread_before_it_grows_for_ever(path: Path) -> None:
+def test_the_log_is_brought_back_by_a_thread_before_it_grows_for_ever(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "LOG_MAX", 64)
+
     async def main() -> None:
         async with Watched(path) as watched:
-            for number in range(2 * (LOG_MAX + 1)):
-                await granted(watched.store, f"key {number}")
-            assert watched.write.given == 2
+            for number in range(10 * 65):
+                await whole_life(watched.store, f"key {number}")
+            assert 20 < watched.write.given < 40  # a claim, a renewal and a completion each
+            assert os.path.getsize(f"{path}-wal") < 4 * 64 * PAGE, "it began anew each time"
             with watched.store._database.get()._connections.lend("at once") as connection:
                 assert connection.execute("PRAGMA wal_autocheckpoint").fetchone() == (0,)
 

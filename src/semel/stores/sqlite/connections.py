@@ -17,11 +17,14 @@ from weakref import WeakSet
 from semel.stores.sqlite.connect import check_version, create, creating, meaning, open_connection, set_up, store_errors
 from semel.stores.sqlite.settings import Settings
 
-Purpose = Literal["read", "write", "at once", "watch"]
+Purpose = Literal["read", "write", "at once", "watch", "log"]
 PRAGMAS: dict[Purpose, tuple[str, ...]] = {
-    "write": ("busy_timeout = 0",),  # see `patiently`; others may be waited for until it is open
-    "at once": ("wal_autocheckpoint = 0",),  # who must not wait: not for the disk, and never for others
+    # `patiently` waits for others. When the log is brought back into the file is the writer's affair, not a commit's.
+    "write": ("busy_timeout = 0", "wal_autocheckpoint = 0"),
+    "at once": ("wal_autocheckpoint = 0",),
 }
+PAGE = 4096
+"""What SQLite's pages have, unless somebody else made the file."""
 IDLE_MAX = 8
 """How many connections stay open per purpose; more are opened when more threads read at once, and closed after use."""
 FORK_WAIT_S = 10.0
@@ -47,9 +50,19 @@ class Connections:
         with self.lend("write") as connection:
             return set_up(connection, self.settings)
 
-    def lend(self, purpose: Purpose) -> Lent:
-        """Lend a connection, and turn its errors into ours. After any failure it is closed, which rolls back."""
-        return Lent(self, purpose)
+    def lend(self, purpose: Purpose, *, beside: bool = False) -> Lent:
+        """Lend a connection, and turn its errors into ours. After any failure it is closed, which rolls back.
+
+        `beside` another one that the same thread has: a fork waits for both, so neither waits for the fork.
+        """
+        return Lent(self, purpose, beside=beside)
+
+    def log_pages(self) -> int:
+        """How long the log has been. What is in it may be in the file already."""
+        try:
+            return os.path.getsize(f"{self.settings.path}-wal") // PAGE
+        except OSError:
+            return 0
 
     def freeze(self) -> None:
         """Close everything, and lend nothing until `thaw`."""
@@ -68,9 +81,9 @@ class Connections:
             self._closed = True
             self._close_idle()
 
-    def take(self, purpose: Purpose) -> sqlite3.Connection | None:
+    def take(self, purpose: Purpose, *, beside: bool = False) -> sqlite3.Connection | None:
         with self._lock:
-            while self.frozen:
+            while self.frozen and not beside:
                 self._changed.wait()
             self._lent += 1
             idle = self._idle[purpose]
@@ -102,16 +115,17 @@ class Connections:
 class Lent:
     """A connection for one user. A class and no generator: every call takes one."""
 
-    __slots__ = ("_connection", "_connections", "_purpose")
+    __slots__ = ("_beside", "_connection", "_connections", "_purpose")
 
-    def __init__(self, connections: Connections, purpose: Purpose) -> None:
+    def __init__(self, connections: Connections, purpose: Purpose, *, beside: bool) -> None:
         self._connections = connections
         self._purpose: Purpose = purpose
+        self._beside = beside
         self._connection: sqlite3.Connection | None = None
 
     def __enter__(self) -> sqlite3.Connection:
         connections = self._connections
-        connection = connections.take(self._purpose)
+        connection = connections.take(self._purpose, beside=self._beside)
         if connection is None:
             try:
                 connection = connections.opened(self._purpose)

@@ -41,7 +41,21 @@ def _version() -> Finding:
     found, needed = sqlite3.sqlite_version, ".".join(map(str, SQLITE_MIN))
     if sqlite3.sqlite_version_info < SQLITE_MIN:
         return Finding("version", "problem", f"SQLite {found}; {needed} is needed", "use a newer Python")
+    if loses_writes(sqlite3.sqlite_version_info):
+        return Finding(
+            "version",
+            "info",
+            f"SQLite {found} can lose what one program writes while another brings the log back into the file "
+            "(https://sqlite.org/wal.html#walresetbug); semel's processes keep each other from that",
+            "let no other program write to the file, or use a Python with SQLite 3.51.3",
+        )
     return Finding("version", "ok", f"SQLite {found}")
+
+
+def loses_writes(version: tuple[int, int, int]) -> bool:
+    """Whether it has the bug that was mended in 3.51.3, and in two older lines."""
+    mended = {(3, 44): (3, 44, 6), (3, 50): (3, 50, 7)}
+    return version < mended.get(version[:2], (3, 51, 3))
 
 
 def _place(path: str) -> Finding:

@@ -13,7 +13,7 @@ from semel.core.effects import Complete, Effect
 from semel.errors import StoreError, StoreUnavailable
 from semel.store import Clock
 from semel.stores.sqlite.connect import begin, begin_now
-from semel.stores.sqlite.connections import Connections
+from semel.stores.sqlite.connections import PAGE, Connections
 from semel.stores.sqlite.quick import write
 from semel.stores.sqlite.scripts import Purge
 
@@ -22,9 +22,8 @@ Calls = Sequence[Effect[Any]]
 GROUP_MAX = 256
 AT_ONCE_MAX = 64
 """How much is written at once (see `weight`): what takes longer is work for a thread."""
-LOG_MAX = 1024
-"""After so much, written at once, it is a thread's turn: only its commits bring the log back into the file."""
-PAGE = 4096
+LOG_MAX = 4096
+"""After so much has been written, it is a thread's turn: it brings the log back into the file."""
 LOST_WAKE_S = 0.05
 """Nobody sleeps longer without looking up, so that a leader interrupted between its last two steps stops nobody."""
 
@@ -58,7 +57,7 @@ class Writer:
         self._committed = committed
         self._leading = threading.Lock()
         self._waiting: deque[Member] = deque()
-        self._in_log = 0
+        self._in_log = connections.log_pages()
 
     def call(self, call: Effect[T]) -> T:
         """Whoever finds the lock free writes for all that wait. The others sleep until they are answered or lead."""
@@ -105,7 +104,6 @@ class Writer:
     def run(self, calls: Calls) -> list[Any]:
         """Answer each call with its reply or its own failure."""
         with self._leading:
-            self._in_log = 0
             return self._run(calls)
 
     def apply(self, connection: sqlite3.Connection, calls: Calls) -> list[Any] | None:
@@ -136,6 +134,7 @@ class Writer:
         self._leading.release()
 
     def _run(self, calls: Calls) -> list[Any]:
+        self._in_log += sum(map(weight, calls))
         try:
             return self._transact(calls)
         except StoreError as error:
@@ -147,6 +146,9 @@ class Writer:
         try:
             with self._connections.lend("write") as connection:
                 begin(connection, self._connections.settings)
+                if self._in_log > LOG_MAX:
+                    self._bring_back_the_log(connection)
+                    begin(connection, self._connections.settings)
                 began = True
                 replies = self._commit(connection, calls)
         except Exception as error:
@@ -155,6 +157,16 @@ class Writer:
             return [error] if len(calls) == 1 else [self._transact([call])[0] for call in calls]
         self._committed(calls)
         return replies
+
+    def _bring_back_the_log(self, writing: sqlite3.Connection) -> None:
+        """While the write lock is ours, so that no process writes meanwhile; then the next who writes begins it anew.
+
+        Before SQLite 3.51.3, what is written while the log is being brought back a second time can be lost.
+        """
+        self._in_log = 0
+        with suppress(StoreError), self._connections.lend("log", beside=True) as connection:
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)")  # if the disk is full, the next commit tells
+        writing.execute("ROLLBACK")
 
     def _commit(self, connection: sqlite3.Connection, calls: Calls) -> list[Any]:
         now_ms = self._clock()  # read under the write lock: later transactions have later times
