@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from semel.batch import AWAY_AFTER, BATCH_MAX, Batcher
+from semel.batch import AWAY_AFTER, BATCH_MAX, HALVED_FROM, Batcher
 from semel.errors import StoreMisconfigured, StoreUnavailable
 
 Told = list[tuple[str, object]]
@@ -60,6 +60,34 @@ class TestBatching:
             assert await batcher.call("a") == "A"
             assert await batcher.call("b") == "B"
             assert wire.sent == [["a"], ["b"]]
+
+        run(main())
+
+    @pytest.mark.parametrize(("callers", "sizes"), [(HALVED_FROM - 1, [47]), (HALVED_FROM, [24, 24]), (65, [33, 32])])
+    def test_many_who_come_at_once_go_out_in_two_halves(self, callers: int, sizes: list[int]) -> None:
+        async def main() -> None:
+            wire = Wire(held=True)
+            tasks = start(Batcher(wire.send), *(f"n{number}" for number in range(callers)))
+            await turn()
+            assert len(wire.sent) == 1, "one batch in flight"
+            wire.free.set()
+            assert await outcome(tasks) == [f"N{number}" for number in range(callers)]
+            assert [len(sent) for sent in wire.sent] == sizes
+
+        run(main())
+
+    @pytest.mark.parametrize("halves", [True, False])
+    def test_what_gathered_meanwhile_and_who_has_no_halves_goes_out_whole(self, halves: bool) -> None:
+        async def main() -> None:
+            wire = Wire(held=halves)
+            batcher = Batcher(wire.send, halves=halves)
+            first = start(batcher, "a") if halves else []
+            await turn()
+            rest = start(batcher, *(f"n{number}" for number in range(2 * HALVED_FROM)))
+            await turn()
+            wire.free.set()
+            await outcome(first + rest)
+            assert [len(sent) for sent in wire.sent] == [1, 2 * HALVED_FROM][not halves :]
 
         run(main())
 

@@ -16,6 +16,8 @@ from semel.errors import StoreUnavailable
 C = TypeVar("C")
 R = TypeVar("R")
 BATCH_MAX = 256
+HALVED_FROM = 48
+"""So many calls that come at once are sent in two halves: while the store has the one, this process has the other."""
 AWAY_AFTER = 2
 """A store is away when this many calls in a row got no answer: a single one may have been its own fault."""
 
@@ -26,6 +28,9 @@ class Batcher(Generic[C, R]):
     `orphaned` is told of each call whose caller was cancelled after it was sent, with the reply or the failure, so
     that what the store granted to nobody can be given back. Every call must be safe to repeat: that is what an owner
     is for.
+
+    Callers who were answered together ask together again, and without `halves` the store and this process would wait
+    for each other in turn. What has gathered while a batch was in flight is never halved.
     """
 
     def __init__(
@@ -34,10 +39,12 @@ class Batcher(Generic[C, R]):
         *,
         orphaned: Callable[[C, R | BaseException], None] | None = None,
         batch_max: int = BATCH_MAX,
+        halves: bool = True,
     ) -> None:
         self._send = send
         self._orphaned = orphaned
         self._batch_max = batch_max
+        self._halves = halves
         self._waiting: deque[tuple[C, asyncio.Future[R]]] = deque()
         self._sender: asyncio.Task[None] | None = None
 
@@ -65,18 +72,21 @@ class Batcher(Generic[C, R]):
 
     async def _send_all(self) -> None:
         batch: list[tuple[C, asyncio.Future[R]]] = []
+        came = len(self._waiting)
+        most = (came + 1) // 2 if self._halves and came >= HALVED_FROM else came
         try:
-            while batch := self._take():
+            while batch := self._take(most):
                 await self._send_batch(batch)
+                most = self._batch_max
         finally:
             self._sender = None
             for _, future in (*batch, *self._waiting):  # only when the event loop is being shut down around us
                 future.cancel()
             self._waiting.clear()
 
-    def _take(self) -> list[tuple[C, asyncio.Future[R]]]:
+    def _take(self, most: int) -> list[tuple[C, asyncio.Future[R]]]:
         batch: list[tuple[C, asyncio.Future[R]]] = []
-        while self._waiting and len(batch) < self._batch_max:
+        while self._waiting and len(batch) < min(most, self._batch_max):
             member = self._waiting.popleft()
             if not member[1].cancelled():  # never sent, so there is nothing to give back
                 batch.append(member)

@@ -21,7 +21,12 @@ DRAIN_S = 5.0
 
 
 class CoalescedFace(AsyncFace):
-    """Calls of one kind share a lane, with one batch in flight. Stores that take mixed batches override `_lane`."""
+    """Calls of one kind share a lane, with one batch in flight. Stores that take mixed batches override `_lane`.
+
+    Those that have one lane for everything set `_halves` to False: there is nothing else that they could do meanwhile.
+    """
+
+    _halves = True
 
     def __init__(self) -> None:
         self._lanes: PerLoop[dict[object, Batcher[Any, Any]]] = PerLoop(dict)
@@ -38,7 +43,7 @@ class CoalescedFace(AsyncFace):
         lanes, name = self._lanes.get(), self._lane(call)
         lane = lanes.get(name)
         if lane is None:
-            lane = lanes[name] = Batcher(self._send, orphaned=self._orphaned)
+            lane = lanes[name] = Batcher(self._send, orphaned=self._orphaned, halves=self._halves)
         return lane.call(call)
 
     async def _drain(self) -> None:

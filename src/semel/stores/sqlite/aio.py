@@ -49,6 +49,8 @@ class Threads:
 
 
 class AsyncSqliteStore(CoalescedFace):
+    _halves = False  # there is one writer
+
     def __init__(self, settings: Settings | str, *, clock: Clock = wall_ms) -> None:
         super().__init__()
         self._settings = Settings(settings) if isinstance(settings, str) else settings
