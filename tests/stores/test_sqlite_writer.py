@@ -19,8 +19,7 @@ from semel import Acquired, Key, Lease, Occupied, RecordUnreadable, Result, Stor
 from semel.core import model
 from semel.core.effects import Claim, Complete, Effect, Read
 from semel.stores.sqlite import AsyncSqliteStore, Settings, SqliteStore
-from semel.stores.sqlite import writer as writer_module
-from semel.stores.sqlite.connections import Connections, Lent, Purpose
+from semel.stores.sqlite.connections import Connections
 from semel.stores.sqlite.inspection import COUNT_FINISHED, COUNT_IN_PROGRESS
 from semel.stores.sqlite.scripts import CLAIM, PURGES, READ
 from semel.stores.sqlite.writer import Writer
@@ -95,93 +94,6 @@ def test_a_claim_that_did_not_look_first_decides_as_the_model(
     new, reply = model.claim(old, call, clock.now_ms)
     assert writer.run([call]) == [reply]
     assert writer.run([Read(old.key)]) == [model.read(new, clock.now_ms)]
-
-
-def write_until_the_log_is_long(writing: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next transaction will bring it back."""
-    writing.run([a_claim(f"key {number}") for number in range(4)])
-    monkeypatch.setattr(writer_module, "LOG_MAX", 4)
-
-
-def test_nobody_writes_while_the_log_is_brought_back(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before 3.51.3 SQLite itself loses what another process writes then (https://sqlite.org/wal.html#walresetbug)."""
-    write_until_the_log_is_long(writer, monkeypatch)
-    connections, tried = writer._connections, list[str]()
-    other = sqlite3.connect(connections.settings.path, timeout=0, isolation_level=None)
-    lend = connections.lend
-
-    def lent(purpose: Purpose, *, beside: bool = False) -> Lent:
-        if purpose == "log":
-            with pytest.raises(sqlite3.OperationalError, match="locked"):
-                other.execute("BEGIN IMMEDIATE")
-            tried.append(purpose)
-        return lend(purpose, beside=beside)
-
-    monkeypatch.setattr(connections, "lend", lent)
-    assert [type(reply) for reply in writer.run([a_claim("another")])] == [Acquired]
-    assert tried == ["log"]
-    assert [type(reply) for reply in writer.run([a_claim("a third")])] == [Acquired]
-    assert tried == ["log"], "it is not due again"
-    other.close()
-
-
-def test_no_commit_of_ours_brings_the_log_back_by_itself(writer: Writer) -> None:
-    with writer._connections.lend("write") as connection:
-        assert connection.execute("PRAGMA wal_autocheckpoint").fetchone() == (0,)
-
-
-def test_a_log_that_cannot_be_brought_back_keeps_nobody_from_writing(
-    writer: Writer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_until_the_log_is_long(writer, monkeypatch)
-    opened = writer._connections.opened
-
-    def fails(purpose: Purpose) -> sqlite3.Connection:
-        if purpose == "log":
-            raise StoreUnavailable("there is no room left")
-        return opened(purpose)
-
-    monkeypatch.setattr(writer._connections, "opened", fails)
-    assert [type(reply) for reply in writer.run([a_claim("another")])] == [Acquired]
-
-
-def test_whoever_finds_a_long_log_brings_it_back_first(
-    writer: Writer, clock: Clock, written: Written, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Many short processes would otherwise leave it to each other, for ever."""
-    write_until_the_log_is_long(writer, monkeypatch)
-    path = writer._connections.settings.path
-    beside = Connections(writer._connections.settings)
-    assert beside.log_pages() == os.path.getsize(f"{path}-wal") // 4096 > 4
-    second = Writer(beside, clock, written)
-    second.run([a_claim("of another process")])
-    reader = sqlite3.connect(f"file:{path}?immutable=1", uri=True)  # sees the file without its log
-    assert reader.execute("SELECT count(*) FROM semel_records").fetchone() == (4,)
-    reader.close()
-
-
-def test_a_fork_waits_for_who_brings_the_log_back_and_not_the_other_way(
-    writer: Writer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_until_the_log_is_long(writer, monkeypatch)
-    connections = writer._connections
-    lend = connections.lend
-
-    def lent(purpose: Purpose, *, beside: bool = False) -> Lent:
-        if purpose == "log":
-            threading.Thread(target=connections.freeze).start()
-            while not connections.frozen:
-                time.sleep(0.001)
-        return lend(purpose, beside=beside)
-
-    monkeypatch.setattr(connections, "lend", lent)
-    began_s = time.monotonic()
-    writing = threading.Thread(target=writer.run, args=([a_claim("another")],), daemon=True)
-    writing.start()
-    writing.join(5)
-    assert not writing.is_alive()
-    assert time.monotonic() - began_s < 5
-    connections.thaw()
 
 
 def test_what_waits_during_a_transaction_is_in_the_next_one_together(

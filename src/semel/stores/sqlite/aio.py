@@ -29,7 +29,7 @@ from semel.stores.sqlite.schema import MIGRATIONS
 from semel.stores.sqlite.scripts import Look, Purge, look_first
 from semel.stores.sqlite.settings import Settings
 from semel.stores.sqlite.store import PURGE_AT_ONCE, held
-from semel.stores.sqlite.writer import failures, told
+from semel.stores.sqlite.writer import AT_ONCE_MAX, failures, told
 from semel.stores.waiters import woken
 
 T = TypeVar("T")
@@ -118,11 +118,20 @@ class AsyncSqliteStore(CoalescedFace):
             return await self._in_thread(self._threads.get().read, calls, Database.read)
         self._writing += 1
         try:
+            if self._prompt and (replies := self._free_again(calls)) is not None:
+                return replies
             if (begun := self._begun(calls)) is not None and await self._committed(begun):
                 return begun.replies
             return await self._in_thread(self._threads.get().write, calls, Database.write)
         finally:
             self._writing -= 1
+
+    def _free_again(self, calls: Sequence[Effect[Any]]) -> list[Any] | None:
+        """The loop has refused to write, because somebody else was writing. If nobody is now, it can after all."""
+        if (turn := self._turn()) is None or len(calls) > AT_ONCE_MAX or turn.database.writer.busy:
+            return None
+        replies = self._pace.timed(turn.database.at_once, calls, writing=True)
+        return None if any(reply is LATER or reply is UNSEEN for reply in replies) else replies
 
     def _begun(self, calls: Sequence[Effect[Any]]) -> Begun | None:
         """Written by the loop, where only the commit has to wait for the disk: a thread would take twice as long."""

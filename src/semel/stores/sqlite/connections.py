@@ -17,9 +17,9 @@ from weakref import WeakSet
 from semel.stores.sqlite.connect import check_version, create, creating, meaning, open_connection, set_up, store_errors
 from semel.stores.sqlite.settings import Settings
 
-Purpose = Literal["read", "write", "at once", "watch", "log"]
+Purpose = Literal["read", "write", "at once", "watch", "log", "pin"]
 PRAGMAS: dict[Purpose, tuple[str, ...]] = {
-    # `patiently` waits for others. When the log is brought back into the file is the writer's affair, not a commit's.
+    # `patiently` waits for others. No commit brings the log back by the way: see `log`.
     "write": ("busy_timeout = 0", "wal_autocheckpoint = 0"),
     "at once": ("wal_autocheckpoint = 0",),
 }

@@ -5,15 +5,16 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-from semel.core.effects import Complete, Effect
+from semel.core.effects import Complete, Effect, Renew
 from semel.errors import StoreError, StoreUnavailable
 from semel.store import Clock
 from semel.stores.sqlite.connect import begin, begin_now
 from semel.stores.sqlite.connections import PAGE, Connections
+from semel.stores.sqlite.log import Log
 from semel.stores.sqlite.quick import write
 from semel.stores.sqlite.scripts import Purge
 
@@ -22,8 +23,6 @@ Calls = Sequence[Effect[Any]]
 GROUP_MAX = 256
 AT_ONCE_MAX = 64
 """How much is written at once (see `weight`): what takes longer is work for a thread."""
-LOG_MAX = 4096
-"""After so much has been written, it is a thread's turn: it brings the log back into the file."""
 LOST_WAKE_S = 0.05
 """Nobody sleeps longer without looking up, so that a leader interrupted between its last two steps stops nobody."""
 
@@ -57,10 +56,13 @@ class Writer:
         self._committed = committed
         self._leading = threading.Lock()
         self._waiting: deque[Member] = deque()
-        self._in_log = connections.log_pages()
+        self.log = Log(connections, self._alone)
+        self._reader: sqlite3.Connection | None = None
+        self._changes = 0
 
     def call(self, call: Effect[T]) -> T:
         """Whoever finds the lock free writes for all that wait. The others sleep until they are answered or lead."""
+        self.log.catch_up()
         member = Member(call)
         self._waiting.append(member)
         try:
@@ -101,40 +103,47 @@ class Writer:
                 group.append(self._waiting.popleft())
         return group
 
+    @property
+    def busy(self) -> bool:
+        """Somebody of this process is writing."""
+        return self._leading.locked()
+
     def run(self, calls: Calls) -> list[Any]:
         """Answer each call with its reply or its own failure."""
+        self.log.catch_up()
         with self._leading:
             return self._run(calls)
 
     def apply(self, connection: sqlite3.Connection, calls: Calls) -> list[Any] | None:
         """The same for who must not wait for another writer. None: it would have to; else `commit` has to end it."""
         size = sum(map(weight, calls))
-        if size > AT_ONCE_MAX or self._in_log + size > LOG_MAX or not self._leading.acquire(blocking=False):
+        if size > AT_ONCE_MAX or self.log.behind or not self._leading.acquire(blocking=False):
             return None
         replies = None
         try:
             if begin_now(connection):
-                self._in_log += size
-                replies = write(connection, calls, self._clock())
+                self.log.add(size)
+                replies = self._write(connection, calls)
         finally:
             if replies is None:
-                self._leading.release()
+                self.forget()
         return replies
 
     def commit(self, connection: sqlite3.Connection, calls: Calls) -> None:
         """End what `apply` began, in whatever thread may wait for the disk, if the disk has to be waited for."""
         try:
-            connection.execute("COMMIT")
+            self._commit(connection)
         finally:
-            self._leading.release()
+            self.forget()
         self._committed(calls)
 
     def forget(self) -> None:
-        """What `apply` began will not be committed: its connection is being closed."""
+        """What `apply` began is over: committed, or its connection is being closed."""
+        self._let_go()
         self._leading.release()
 
     def _run(self, calls: Calls) -> list[Any]:
-        self._in_log += sum(map(weight, calls))
+        self.log.add(sum(map(weight, calls)))
         try:
             return self._transact(calls)
         except StoreError as error:
@@ -146,11 +155,12 @@ class Writer:
         try:
             with self._connections.lend("write") as connection:
                 begin(connection, self._connections.settings)
-                if self._in_log > LOG_MAX:
-                    self._bring_back_the_log(connection)
-                    begin(connection, self._connections.settings)
                 began = True
-                replies = self._commit(connection, calls)
+                try:
+                    replies = self._write(connection, calls)
+                    self._commit(connection)
+                finally:
+                    self._let_go()
         except Exception as error:
             if not began:
                 raise
@@ -158,21 +168,30 @@ class Writer:
         self._committed(calls)
         return replies
 
-    def _bring_back_the_log(self, writing: sqlite3.Connection) -> None:
-        """While the write lock is ours, so that no process writes meanwhile; then the next who writes begins it anew.
-
-        Before SQLite 3.51.3, what is written while the log is being brought back a second time can be lost.
-        """
-        self._in_log = 0
-        with suppress(StoreError), self._connections.lend("log", beside=True) as connection:
-            connection.execute("PRAGMA wal_checkpoint(PASSIVE)")  # if the disk is full, the next commit tells
-        writing.execute("ROLLBACK")
-
-    def _commit(self, connection: sqlite3.Connection, calls: Calls) -> list[Any]:
+    def _write(self, connection: sqlite3.Connection, calls: Calls) -> list[Any]:
         now_ms = self._clock()  # read under the write lock: later transactions have later times
-        replies = write(connection, calls, now_ms)
+        if all(type(call) is not Renew for call in calls):  # which may write what is there already
+            self._reader, self._changes = self.log.pin(), connection.total_changes
+        return write(connection, calls, now_ms)
+
+    def _commit(self, connection: sqlite3.Connection) -> None:
         connection.execute("COMMIT")
-        return replies
+        if self._reader is not None and connection.total_changes > self._changes:
+            reader, self._reader = self._reader, None
+            self.log.bring_back(reader)
+
+    def _let_go(self) -> None:
+        if self._reader is not None:
+            reader, self._reader = self._reader, None
+            self.log.unpin(reader)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """For whoever writes for nobody who waits."""
+        with self._leading:
+            yield
+        for member in list(self._waiting)[:1]:
+            member.wake()
 
 
 def weight(call: Effect[Any]) -> int:

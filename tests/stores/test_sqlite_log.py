@@ -1,0 +1,351 @@
+"""The log comes back into the file beside whoever writes, and nothing that was written gets lost on the way."""
+
+import os
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from semel import Acquired, Key, StoreUnavailable
+from semel.clock import wall_ms
+from semel.core.effects import Claim, Complete, Read, Renew
+from semel.core.records import Result
+from semel.stores.sqlite import Settings, log
+from semel.stores.sqlite import writer as writer_module
+from semel.stores.sqlite.connections import Connections, Lent, Purpose
+from semel.stores.sqlite.writer import Writer
+
+DAY_MS = 86_400_000
+PATIENCE_S = 10.0
+
+
+def a_claim(name: str, owner: str = "owner") -> Claim:
+    return Claim(Key("t", "s", name), "f", owner, 30_000, DAY_MS, False)
+
+
+@pytest.fixture(autouse=True)
+def short_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "LOG_MAX", 4)
+    monkeypatch.setattr(log, "BEHIND_MAX", 16)
+
+
+@pytest.fixture
+def connections(tmp_path: Path) -> Iterator[Connections]:
+    made = Connections(Settings(str(tmp_path / "a.db"), busy_timeout_ms=20))
+    made.prepare()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def writer(connections: Connections) -> Iterator[Writer]:
+    made = Writer(connections, wall_ms, lambda calls: None)
+    made.log._written = 0
+    yield made
+    made.log.close()
+
+
+@pytest.fixture
+def other(connections: Connections) -> Iterator[sqlite3.Connection]:
+    """Another program's."""
+    connection = sqlite3.connect(connections.settings.path, timeout=0, isolation_level=None, check_same_thread=False)
+    yield connection
+    connection.close()
+
+
+def filled(writer: Writer, *, calls: int = 4) -> None:
+    """The next who writes brings the log back."""
+    assert all(type(reply) is Acquired for reply in writer.run([a_claim(f"key {n}") for n in range(calls)]))
+
+
+def written(writer: Writer, name: str) -> None:
+    assert [type(reply) for reply in writer.run([a_claim(name)])] == [Acquired]
+
+
+def left(connections: Connections) -> int:
+    """How many pages of the log are not in the file, by the counts that SQLite's processes share."""
+    with open(f"{connections.settings.path}-shm", "rb") as file:
+        head = file.read(100)
+    pages, back = int.from_bytes(head[16:20], sys.byteorder), int.from_bytes(head[96:100], sys.byteorder)
+    return pages - back
+
+
+def times_begun(connections: Connections) -> int:
+    """How often the log has begun anew, by its own count."""
+    with open(f"{connections.settings.path}-wal", "rb") as file:
+        return int.from_bytes(file.read(16)[12:])
+
+
+def when_lent(connections: Connections, wanted: Purpose, act: Callable[[], None], mp: pytest.MonkeyPatch) -> None:
+    """Do something just before the connection is lent."""
+    lend = connections.lend
+
+    def lent(purpose: Purpose, *, beside: bool = False) -> Lent:
+        if purpose == wanted:
+            act()
+        return lend(purpose, beside=beside)
+
+    mp.setattr(connections, "lend", lent)
+
+
+def waited(event: threading.Event) -> None:
+    assert event.wait(PATIENCE_S)
+
+
+def test_what_was_written_comes_back_into_the_file(writer: Writer, connections: Connections) -> None:
+    filled(writer)
+    before = left(connections)
+    written(writer, "another")
+    writer.log.close()
+    assert 0 < left(connections) < before, "all but the transaction that found it due"
+
+
+def test_no_commit_of_ours_brings_it_back_by_the_way(connections: Connections) -> None:
+    for purpose in ("write", "at once"):
+        with connections.lend(purpose) as connection:
+            assert connection.execute("PRAGMA wal_autocheckpoint").fetchone() == (0,)
+
+
+def test_the_log_never_begins_anew_while_it_is_brought_back(
+    writer: Writer, connections: Connections, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is when SQLite loses what is written. Whatever others do, they cannot make it happen then."""
+    other.execute("CREATE TABLE others (a)")
+    seen: list[int] = []
+
+    def interfere() -> None:
+        for _ in range(3):
+            other.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            other.execute("INSERT INTO others VALUES (1)")
+            seen.append(times_begun(connections))
+
+    interfere()
+    interfere()
+    assert len(set(seen)) > 1, "without a reader it does begin anew"
+    seen.clear()
+    filled(writer)
+    when_lent(connections, "log", interfere, monkeypatch)
+    written(writer, "another")
+    writer.log.close()
+    assert len(seen) == 3
+    assert len(set(seen)) == 1
+    interfere()
+    assert len(set(seen)) > 1, "afterwards it does again"
+
+
+def test_nobody_writes_while_all_of_it_is_brought_back(
+    writer: Writer, connections: Connections, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "ANEW_FROM", 0)
+    locked: list[bool] = []
+
+    def look() -> None:
+        try:
+            other.execute("BEGIN IMMEDIATE")
+            other.execute("ROLLBACK")
+            locked.append(False)
+        except sqlite3.OperationalError:
+            locked.append(True)
+
+    filled(writer)
+    when_lent(connections, "log", look, monkeypatch)
+    written(writer, "another")
+    writer.log.close()
+    assert locked == [False, True]
+    assert left(connections) == 0
+    before = times_begun(connections)
+    written(writer, "a third")
+    assert times_begun(connections) == before + 1
+
+
+def test_a_writer_who_holds_the_lock_keeps_it_from_beginning_anew(
+    writer: Writer, connections: Connections, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "ANEW_FROM", 0)
+    filled(writer)
+    held = threading.Event()
+
+    def hold() -> None:
+        if threading.current_thread().name == "semel-sqlite-log":
+            other.execute("BEGIN IMMEDIATE")
+            held.set()
+
+    when_lent(connections, "write", hold, monkeypatch)
+    written(writer, "another")
+    writer.log.close()
+    assert held.is_set()
+    other.execute("ROLLBACK")
+    written(writer, "a third")
+
+
+def test_what_changes_nothing_does_not_bring_it_back(writer: Writer, connections: Connections) -> None:
+    filled(writer)
+    before = left(connections)
+    writer.run([a_claim("key 0", "somebody else")])
+    writer.run([Read(Key("t", "s", "key 0"))])
+    [acquired] = writer.run([a_claim("key 1")])
+    writer.run([Renew(acquired.lease, 30_000)])
+    assert writer.log._thread is None
+    assert connections._lent == 0
+    assert writer.run([Complete(acquired.lease, Result("x", b"answer"), DAY_MS)]) == [True]
+    writer.log.close()
+    assert left(connections) < before
+
+
+def test_a_transaction_that_fails_does_not_bring_it_back(
+    writer: Writer, connections: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(writer)
+
+    def fails(*_: object) -> None:
+        raise sqlite3.OperationalError("no room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(writer_module, "write", fails)
+        [reply] = writer.run([a_claim("another")])
+    assert isinstance(reply, StoreUnavailable)
+    assert writer.log._thread is None
+    assert connections._lent == 0
+    written(writer, "another")
+
+
+@pytest.mark.parametrize("closed_to", ["log", "pin"])
+def test_a_log_that_cannot_be_brought_back_keeps_nobody_from_writing(
+    writer: Writer, connections: Connections, closed_to: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(writer)
+    opened = connections.opened
+
+    def fails(purpose: Purpose) -> sqlite3.Connection:
+        if purpose == closed_to:
+            raise StoreUnavailable("there is no room left")
+        return opened(purpose)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(connections, "opened", fails)
+        written(writer, "another")
+        writer.log.close()
+    assert connections._lent == 0
+    before = left(connections)
+    writer.run([a_claim(f"more {number}") for number in range(5)])
+    written(writer, "a third")
+    writer.log.close()
+    assert left(connections) < before
+
+
+def test_at_the_end_of_python_there_are_no_new_threads(
+    writer: Writer, connections: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(writer)
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    written(writer, "another")
+    assert connections._lent == 0
+
+
+def test_whoever_finds_a_long_log_brings_it_back(writer: Writer, connections: Connections) -> None:
+    """Many short processes would otherwise leave it to each other, for ever."""
+    filled(writer)
+    beside = Connections(connections.settings)
+    assert beside.log_pages() == os.path.getsize(f"{connections.settings.path}-wal") // 4096 > 4
+    before, second = left(connections), Writer(beside, wall_ms, lambda calls: None)
+    written(second, "of another process")
+    second.log.close()
+    assert left(connections) < before
+    beside.close()
+
+
+def test_a_file_that_is_not_there_has_no_log(tmp_path: Path) -> None:
+    assert Connections(Settings(str(tmp_path / "none.db"))).log_pages() == 0
+
+
+def test_a_fork_waits_for_the_log_and_not_the_other_way(
+    writer: Writer, connections: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def freeze() -> None:
+        threading.Thread(target=connections.freeze).start()
+        while not connections.frozen:
+            time.sleep(0.001)
+
+    filled(writer)
+    when_lent(connections, "log", freeze, monkeypatch)
+    written(writer, "another")
+    assert writer.log._thread is not None
+    writer.log._thread.join(5)
+    assert not writer.log._thread.is_alive()
+    connections.thaw()
+
+
+def test_who_writes_waits_for_a_disk_that_is_too_slow(
+    writer: Writer, connections: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    when_lent(connections, "log", lambda: waited(go_on), monkeypatch)
+    filled(writer)
+    written(writer, "another")  # the log is being brought back now, and it takes long
+    for number in range(17):
+        assert not writer.log.behind
+        written(writer, f"meanwhile {number}")
+    assert writer.log.behind
+    with connections.lend("at once") as connection:
+        assert writer.apply(connection, [a_claim("at once")]) is None
+    with ThreadPoolExecutor(2) as pool:
+        late: list[Future[Any]] = [
+            pool.submit(writer.run, [a_claim("late")]),
+            pool.submit(writer.call, a_claim("later")),
+        ]
+        time.sleep(0.05)
+        assert not any(each.done() for each in late)
+        go_on.set()
+        assert [type(each.result(PATIENCE_S)) for each in late] == [list, Acquired]
+
+
+def test_who_waited_for_all_of_it_goes_on_at_once(
+    writer: Writer, connections: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "ANEW_FROM", 0)
+    monkeypatch.setattr(writer_module, "LOST_WAKE_S", 60.0)
+    alone, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        if threading.current_thread().name == "semel-sqlite-log":
+            alone.set()
+            waited(go_on)
+
+    filled(writer)
+    when_lent(connections, "write", hold, monkeypatch)
+    written(writer, "another")
+    waited(alone)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(writer.call, a_claim("waits"))
+        while not writer._waiting:
+            time.sleep(0.001)
+        time.sleep(0.05)
+        go_on.set()
+        assert type(waiting.result(PATIENCE_S)) is Acquired
+
+
+def test_what_is_written_at_once_brings_it_back_too(writer: Writer, connections: Connections) -> None:
+    filled(writer)
+    before = left(connections)
+    with connections.lend("at once") as connection:
+        assert writer.apply(connection, [a_claim("at once")]) is not None
+        writer.commit(connection, [])
+        writer.log.close()
+        assert left(connections) < before
+        writer.log.add(5)
+        assert writer.apply(connection, [a_claim("not to be")]) is not None
+        assert connections._lent == 2, "a reader beside it"
+        connection.execute("ROLLBACK")
+        writer.forget()
+    assert connections._lent == 0
+    assert not writer.busy
