@@ -26,7 +26,10 @@ BARE, SEMEL, AT_ONCE = "bare app", "semel", "answers at once"
 
 
 class Shop:
-    """`POST /pay` has an effect, `POST /hold` keeps its key in progress, `GET /effects` says how many there were."""
+    """`POST /pay` has an effect, `POST /hold` keeps its key in progress, `GET /effects` says how many there were.
+
+    `GET /let-go` ends what is held.
+    """
 
     def __init__(self) -> None:
         self.effects = 0
@@ -40,11 +43,15 @@ class Shop:
             return {"payment": self.effects, "by": os.getpid(), "amount": amount}
 
     async def pay(self, request: Request) -> Response:
-        return JSONResponse(self.charge((await request.json())["amount"]))
+        body = await request.json()
+        if "hold" in body:
+            await self.hold(request)
+        return JSONResponse(self.charge(body["amount"]))
 
     async def hold(self, request: Request) -> Response:
         self.held = asyncio.Event()
         await self.held.wait()
+        self.held = None
         return JSONResponse({})
 
     async def told(self, request: Request) -> Response:

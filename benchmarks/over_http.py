@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from benchmarks.answering import stores_first
 from benchmarks.apps import AT_ONCE, BARE, SEMEL
 from benchmarks.load import Mode, Round, fire, generator, key, new_prefix
-from benchmarks.on_django import BARE_DJANGO, CONTENDERS
+from benchmarks.on_django import BARE_DJANGO, CONTENDERS, ON_DJANGO
 from benchmarks.peers import ABSENT, PEERS
 from benchmarks.places import STORES, Places
-from benchmarks.results import MEGABYTES, P50, P99, PER_SECOND, Found, Measure, Note
+from benchmarks.results import MEGABYTES, P50, P99, PER_SECOND, STORED_FIRST, YES, Found, Measure, Note
 from benchmarks.rounds import alternate, measured
 from benchmarks.serving import BODY, AppServer
 from benchmarks.sizes import Size
@@ -82,7 +83,8 @@ def measure(size: Size, places: Places) -> Iterator[Found]:
         servers: dict[tuple[str, str], AppServer] = {}
         prefixes: dict[tuple[str, str], str] = {}
         for who, store in wanted(size):
-            server = AppServer(who, store, places.url(store, fresh=f"{who}-{store}"))
+            url = places.url(store, fresh=f"{who}-{store}")
+            server = AppServer(who, store, url)
             try:
                 stack.enter_context(server)
                 prefixes[who, store] = prepared(server)
@@ -90,6 +92,7 @@ def measure(size: Size, places: Places) -> Iterator[Found]:
                 yield Note(f"{who}, {store}", reason(server, error))
                 continue
             servers[who, store] = server
+            yield from order_of(server, places, url)
         releases = [hold(server, prefixes[at]) for at, server in servers.items() if at[0] == SEMEL]
         for load in size.loads:
             yield from at_load(size, load, servers, prefixes)
@@ -97,6 +100,19 @@ def measure(size: Size, places: Places) -> Iterator[Found]:
             release()
         for (who, store), server in servers.items():
             yield measured("memory", who, store, 0, MEGABYTES, [server.megabytes()])
+
+
+def order_of(server: AppServer, places: Places, url: str) -> Iterator[Found]:
+    """Does it store and then answer, or the other way round?"""
+    if server.who in UNPROTECTED or server.who in ON_DJANGO:
+        return
+    try:
+        found = stores_first(server, places, url)
+    except Exception as error:
+        yield Note(f"{STORED_FIRST}, {server.who}, {server.store}", reason(server, error))
+        return
+    if found is not None:
+        yield measured(STORED_FIRST, server.who, server.store, 0, YES, [float(found)])
 
 
 def wanted(size: Size) -> list[tuple[str, str]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from semel import open_store
 from semel.store import Migratable
 from servers.postgres import Postgres, PostgresServer, database_of
+from servers.process import Server
 from servers.redis import Redis, RedisServer
 
 STORES = ("memory", "sqlite", "postgres", "redis")
@@ -28,6 +29,8 @@ class Places:
     postgres: Postgres
     redis_url: str
     databases: list[str] = field(default_factory=list)
+    stoppable: dict[str, Server | None] = field(default_factory=lambda: {"sqlite": None})
+    """Which of them are ours, so that they can be stopped; a file has no server."""
 
     def url(self, store: str, *, fresh: str = "") -> str:
         """A place of the store's own; the same one for the same `fresh`."""
@@ -66,6 +69,8 @@ def places() -> Iterator[Places]:
         given = os.environ.get("SEMEL_TEST_REDIS_URL")
         redis = Redis(given) if given else stack.enter_context(RedisServer())
         where = Places(folder, postgres, stack.enter_context(redis.empty_database()))
+        ours = {"postgres": postgres, "redis": redis}
+        where.stoppable |= {name: server for name, server in ours.items() if isinstance(server, Server)}
         stack.callback(where.forget)
         yield where
 

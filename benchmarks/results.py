@@ -27,6 +27,9 @@ PACKAGES = (
 
 PER_SECOND, MICROSECONDS, P50, P99 = "per second", "µs", "µs p50", "µs p99"
 BYTES, MEGABYTES, MILLISECONDS, SECONDS = "bytes", "MB", "ms", "s"
+YES = "yes or no"
+STORED_FIRST = "stored before answered"
+"""1 if an answer was stored before it was given, else 0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from servers.process import Server
 FACTORY, THREADS = "benchmarks.apps:from_environment", 16
 ROOT = Path(__file__).parent.parent
 BODY = b'{"amount": 10}'
+HELD = b'{"amount": 10, "hold": true}'
 
 
 class AppServer(Server):

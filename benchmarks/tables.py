@@ -19,6 +19,8 @@ from benchmarks.results import (
     P50,
     P99,
     PER_SECOND,
+    STORED_FIRST,
+    YES,
     Measure,
     Results,
     ratio,
@@ -114,9 +116,13 @@ def beside(results: Results, base: str, wanted: Callable[[str], bool]) -> str:
             tail = results.find("http", "first", name, store, 64, P99)
             ratios = [times(ratio(cell, bare)) for cell in cells]
             spread = cells[0].spread if cells[0] else ""
-            found.append([TITLES[store], name, *ratios, spread, number(cells[0]), number(tail)])
+            order = results.find("http", STORED_FIRST, name, store, 0, YES)
+            stored = "" if order is None else "yes" if order.middle else "**no**"
+            alone = results.find("http", "first", name, store, 1, P50)
+            found.append([TITLES[store], name, *ratios, spread, number(cells[0]), number(tail), number(alone), stored])
         rows += sorted(found, key=lambda row: (-float(str(row[2]) or 0), str(row[1])))
-    return table(["store", "", "first", "replay", "spread", "first per second", "first, p99 µs"], rows, names=2)
+    head = ["store", "", "first", "replay", "spread", "first per second", "first, p99 µs"]
+    return table([*head, "alone, p50 µs", "stored first"], rows, names=2)
 
 
 def connections(results: Results) -> str:

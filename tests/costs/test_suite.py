@@ -10,6 +10,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT))  # where `benchmarks` is
 
@@ -47,6 +49,18 @@ def test_every_peer_that_is_installed_is_a_contender_and_every_other_one_says_wh
     assert installed == contenders
     assert not contenders & set(peers.ABSENT)
     assert all(peers.ABSENT.values())
+
+
+@pytest.mark.parametrize(("who", "expected"), [("semel", True), ("fastapi-idempotency-key", False)])
+def test_it_is_seen_who_answers_before_it_has_stored(who: str, expected: bool, tmp_path: Path) -> None:
+    from benchmarks import answering, places, serving
+
+    from servers.postgres import Postgres
+
+    url = f"sqlite:///{tmp_path}/a.db"
+    with serving.AppServer(who, "sqlite", url) as server:
+        assert [status for status, _ in server.pay(["makes-the-file"])] == [200]
+        assert answering.stores_first(server, places.Places(tmp_path, Postgres("postgresql://"), ""), url) is expected
 
 
 def test_the_page_says_what_was_measured() -> None:
