@@ -239,6 +239,12 @@ def test_a_log_that_cannot_be_brought_back_keeps_nobody_from_writing(
     assert left(connections) < before
 
 
+def test_the_reader_waits_for_nobody(connections: Connections) -> None:
+    """It is the event loop that opens it."""
+    with connections.lend("pin") as connection:
+        assert connection.execute("PRAGMA busy_timeout").fetchone() == (0,)
+
+
 def test_at_the_end_of_python_there_are_no_new_threads(
     writer: Writer, connections: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
