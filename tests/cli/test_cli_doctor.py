@@ -149,7 +149,7 @@ def test_an_sqlite_that_can_lose_writes(
     monkeypatch.setattr(sqlite3, "sqlite_version_info", version)
     found = by_title(run_json("doctor", store=file_url))["version"]
     assert found["level"] == level
-    assert ("no other program" in found["fix"]) == (level == "info")
+    assert ("nothing else" in found["fix"]) == (level == "info")
 
 
 def test_migrate_makes_the_tables_once(postgres_url: str) -> None:

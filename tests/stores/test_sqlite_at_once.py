@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sqlite3
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -42,14 +43,14 @@ class Watched:
     def __init__(self, path: Path, **settings: Any) -> None:
         self.store = AsyncSqliteStore(Settings(str(path), **settings))
         self.store._pace = at_once.Pace(lambda: 0.0)  # however busy the machine is, no answer is slow
-        self.write, self.read = Counted(), Counted()
+        self.write, self.commit, self.read = Counted(), Counted(), Counted()
 
     async def __aenter__(self) -> "Watched":
         await claim(self.store, "opens the file")
         threads = self.store._threads.get()
-        for old in (threads.write, threads.read):
+        for old in (threads.write, threads.commit, threads.read):
             old.shutdown()
-        threads.write, threads.read = self.write, self.read
+        threads.write, threads.commit, threads.read = self.write, self.commit, self.read
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -97,7 +98,7 @@ def test_with_full_durability_every_write_is_a_thread_s_and_no_read_is(path: Pat
     async def main() -> None:
         async with Watched(path, synchronous="full") as watched:
             await whole_life(watched.store, "key")
-            assert (watched.write.given, watched.read.given) == (3, 0)
+            assert (watched.commit.given, watched.write.given, watched.read.given) == (3, 0, 0)
 
     asyncio.run(main())
 
@@ -283,16 +284,52 @@ def test_a_commit_that_fails_is_asked_for_again(path: Path, monkeypatch: pytest.
     asyncio.run(main("full"))
 
 
+def test_a_loop_that_ends_in_the_middle_of_a_commit_keeps_nobody_from_writing(path: Path) -> None:
+    store = AsyncSqliteStore(Settings(str(path), synchronous="full"))
+
+    async def left_behind() -> None:
+        await granted(store, "opens the file")
+        threads = store._threads.get()
+        busy = threads.commit.submit(time.sleep, 0.05)  # the commit has to wait for its thread
+        task = asyncio.create_task(granted(store, "key"))
+        while not store._database.get().writer._leading.locked():
+            await asyncio.sleep(0)
+        task.cancel()
+        assert not busy.done()
+
+    async def later() -> None:
+        async with asyncio.timeout(10):
+            await whole_life(store, "another")
+        await store.close()
+
+    asyncio.run(left_behind())
+    asyncio.run(later())
+
+
+def test_two_loops_do_not_wait_for_each_other_s_commits(path: Path) -> None:
+    store = AsyncSqliteStore(Settings(str(path), synchronous="full"))
+
+    async def work(name: str) -> None:
+        async with asyncio.timeout(20):
+            for number in range(50):
+                await whole_life(store, f"{name} {number}")
+
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(asyncio.run, work(name)) for name in ("one", "two")]:
+            done.result(30)
+    asyncio.run(store.close())
+
+
 def test_what_no_thread_commits_is_undone(path: Path) -> None:
     async def main() -> None:
         async with Watched(path, synchronous="full") as watched:
             await granted(watched.store, "warm")
-            watched.write.shutdown()
+            watched.commit.shutdown()
             with pytest.raises(RuntimeError):
                 await granted(watched.store, "key")
             assert await watched.store.get(Key("t", "s", "key")) is None
             assert watched.store._database.get()._connections._lent == 0
-            watched.store._threads.get().write = Counted()
+            watched.store._threads.get().commit = Counted()
             await whole_life(watched.store, "key")
 
     asyncio.run(main())
@@ -346,8 +383,8 @@ def test_what_cannot_be_read_at_once_is_read_by_a_thread(path: Path, monkeypatch
 
 
 def test_whoever_writes_at_once_does_not_wait_for_the_log(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "LOG_MAX", 64)
-    monkeypatch.setattr(log, "ANEW_FROM", 256)
+    monkeypatch.setattr(log, "CALLS_MAX", 64)
+    monkeypatch.setattr(log, "PAGES_MAX", 256)
 
     async def main() -> None:
         async with Watched(path) as watched:

@@ -14,10 +14,8 @@ import pytest
 
 from semel import Acquired, Key, StoreUnavailable
 from semel.clock import wall_ms
-from semel.core.effects import Claim, Complete, Read, Renew
-from semel.core.records import Result
+from semel.core.effects import Claim
 from semel.stores.sqlite import Settings, log
-from semel.stores.sqlite import writer as writer_module
 from semel.stores.sqlite.connections import Connections, Lent, Purpose
 from semel.stores.sqlite.writer import Writer
 
@@ -31,7 +29,7 @@ def a_claim(name: str, owner: str = "owner") -> Claim:
 
 @pytest.fixture(autouse=True)
 def short_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "LOG_MAX", 4)
+    monkeypatch.setattr(log, "CALLS_MAX", 4)
     monkeypatch.setattr(log, "BEHIND_MAX", 16)
 
 
@@ -46,9 +44,9 @@ def connections(tmp_path: Path) -> Iterator[Connections]:
 @pytest.fixture
 def writer(connections: Connections) -> Iterator[Writer]:
     made = Writer(connections, wall_ms, lambda calls: None)
-    made.log._written = 0
+    made.log._calls = 0
     yield made
-    made.log.close()
+    made.log.wait()
 
 
 @pytest.fixture
@@ -100,10 +98,11 @@ def waited(event: threading.Event) -> None:
 
 def test_what_was_written_comes_back_into_the_file(writer: Writer, connections: Connections) -> None:
     filled(writer)
-    before = left(connections)
+    assert left(connections) > 4
     written(writer, "another")
-    writer.log.close()
-    assert 0 < left(connections) < before, "all but the transaction that found it due"
+    writer.log.wait()
+    assert left(connections) < 4, "all that was there when it was done"
+    assert connections._lent == 0
 
 
 def test_no_commit_of_ours_brings_it_back_by_the_way(connections: Connections) -> None:
@@ -132,17 +131,42 @@ def test_the_log_never_begins_anew_while_it_is_brought_back(
     filled(writer)
     when_lent(connections, "log", interfere, monkeypatch)
     written(writer, "another")
-    writer.log.close()
+    writer.log.wait()
     assert len(seen) == 3
     assert len(set(seen)) == 1
     interfere()
     assert len(set(seen)) > 1, "afterwards it does again"
 
 
+def test_nobody_brings_anything_back_while_we_do_if_all_was_in_the_file(
+    writer: Writer, connections: Connections, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then others can make it begin anew, and none of them may take what is new for what was brought back."""
+    filled(writer)
+    other.execute("CREATE TABLE others (a)")
+    seen: list[int] = []
+
+    def interfere() -> None:
+        before = times_begun(connections)
+        other.execute("INSERT INTO others VALUES (1)")
+        other.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        seen.extend((times_begun(connections) - before, left(connections)))
+
+    other.execute("PRAGMA wal_checkpoint(PASSIVE)")
+    assert left(connections) == 0
+    when_lent(connections, "log", interfere, monkeypatch)
+    writer.log.add(5)
+    writer.log.wait()
+    assert seen[0] == 1
+    assert seen[1] > 0
+    other.execute("PRAGMA wal_checkpoint(PASSIVE)")
+    assert left(connections) == 0, "afterwards they can"
+
+
 def test_nobody_writes_while_all_of_it_is_brought_back(
     writer: Writer, connections: Connections, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log, "ANEW_FROM", 0)
+    monkeypatch.setattr(log, "PAGES_MAX", 0)
     locked: list[bool] = []
 
     def look() -> None:
@@ -155,64 +179,19 @@ def test_nobody_writes_while_all_of_it_is_brought_back(
 
     filled(writer)
     when_lent(connections, "log", look, monkeypatch)
-    written(writer, "another")
-    writer.log.close()
-    assert locked == [False, True]
-    assert left(connections) == 0
+    writer.log.add(1)
+    writer.log.wait()
+    assert writer.log.too_long
+    with connections.lend("at once") as connection:
+        assert writer.apply(connection, [a_claim("at once")]) is None, "who must not wait leaves it to others"
     before = times_begun(connections)
-    written(writer, "a third")
+    written(writer, "another")
+    assert locked == [False, True]
     assert times_begun(connections) == before + 1
-
-
-def test_a_writer_who_holds_the_lock_keeps_it_from_beginning_anew(
-    writer: Writer, connections: Connections, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(log, "ANEW_FROM", 0)
-    filled(writer)
-    held = threading.Event()
-
-    def hold() -> None:
-        if threading.current_thread().name == "semel-sqlite-log":
-            other.execute("BEGIN IMMEDIATE")
-            held.set()
-
-    when_lent(connections, "write", hold, monkeypatch)
-    written(writer, "another")
-    writer.log.close()
-    assert held.is_set()
-    other.execute("ROLLBACK")
-    written(writer, "a third")
-
-
-def test_what_changes_nothing_does_not_bring_it_back(writer: Writer, connections: Connections) -> None:
-    filled(writer)
-    before = left(connections)
-    writer.run([a_claim("key 0", "somebody else")])
-    writer.run([Read(Key("t", "s", "key 0"))])
-    [acquired] = writer.run([a_claim("key 1")])
-    writer.run([Renew(acquired.lease, 30_000)])
-    assert writer.log._thread is None
-    assert connections._lent == 0
-    assert writer.run([Complete(acquired.lease, Result("x", b"answer"), DAY_MS)]) == [True]
-    writer.log.close()
-    assert left(connections) < before
-
-
-def test_a_transaction_that_fails_does_not_bring_it_back(
-    writer: Writer, connections: Connections, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    filled(writer)
-
-    def fails(*_: object) -> None:
-        raise sqlite3.OperationalError("no room")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(writer_module, "write", fails)
-        [reply] = writer.run([a_claim("another")])
-    assert isinstance(reply, StoreUnavailable)
-    assert writer.log._thread is None
-    assert connections._lent == 0
-    written(writer, "another")
+    assert not writer.log.too_long
+    with connections.lend("at once") as connection:
+        assert writer.apply(connection, [a_claim("at once")]) is not None
+        writer.commit(connection, [])
 
 
 @pytest.mark.parametrize("closed_to", ["log", "pin"])
@@ -230,19 +209,14 @@ def test_a_log_that_cannot_be_brought_back_keeps_nobody_from_writing(
     with monkeypatch.context() as patched:
         patched.setattr(connections, "opened", fails)
         written(writer, "another")
-        writer.log.close()
+        writer.log.wait()
+        writer.log.too_long = True
+        written(writer, "a third")
     assert connections._lent == 0
     before = left(connections)
-    writer.run([a_claim(f"more {number}") for number in range(5)])
-    written(writer, "a third")
-    writer.log.close()
+    writer.log.add(5)
+    writer.log.wait()
     assert left(connections) < before
-
-
-def test_the_reader_waits_for_nobody(connections: Connections) -> None:
-    """It is the event loop that opens it."""
-    with connections.lend("pin") as connection:
-        assert connection.execute("PRAGMA busy_timeout").fetchone() == (0,)
 
 
 def test_at_the_end_of_python_there_are_no_new_threads(
@@ -265,7 +239,7 @@ def test_whoever_finds_a_long_log_brings_it_back(writer: Writer, connections: Co
     assert beside.log_pages() == os.path.getsize(f"{connections.settings.path}-wal") // 4096 > 4
     before, second = left(connections), Writer(beside, wall_ms, lambda calls: None)
     written(second, "of another process")
-    second.log.close()
+    second.log.wait()
     assert left(connections) < before
     beside.close()
 
@@ -284,7 +258,7 @@ def test_a_fork_waits_for_the_log_and_not_the_other_way(
 
     filled(writer)
     when_lent(connections, "log", freeze, monkeypatch)
-    written(writer, "another")
+    writer.log.add(1)
     assert writer.log._thread is not None
     writer.log._thread.join(5)
     assert not writer.log._thread.is_alive()
@@ -315,43 +289,10 @@ def test_who_writes_waits_for_a_disk_that_is_too_slow(
         assert [type(each.result(PATIENCE_S)) for each in late] == [list, Acquired]
 
 
-def test_who_waited_for_all_of_it_goes_on_at_once(
-    writer: Writer, connections: Connections, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(log, "ANEW_FROM", 0)
-    monkeypatch.setattr(writer_module, "LOST_WAKE_S", 60.0)
-    alone, go_on = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        if threading.current_thread().name == "semel-sqlite-log":
-            alone.set()
-            waited(go_on)
-
-    filled(writer)
-    when_lent(connections, "write", hold, monkeypatch)
-    written(writer, "another")
-    waited(alone)
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(writer.call, a_claim("waits"))
-        while not writer._waiting:
-            time.sleep(0.001)
-        time.sleep(0.05)
-        go_on.set()
-        assert type(waiting.result(PATIENCE_S)) is Acquired
-
-
 def test_what_is_written_at_once_brings_it_back_too(writer: Writer, connections: Connections) -> None:
     filled(writer)
-    before = left(connections)
     with connections.lend("at once") as connection:
         assert writer.apply(connection, [a_claim("at once")]) is not None
         writer.commit(connection, [])
-        writer.log.close()
-        assert left(connections) < before
-        writer.log.add(5)
-        assert writer.apply(connection, [a_claim("not to be")]) is not None
-        assert connections._lent == 2, "a reader beside it"
-        connection.execute("ROLLBACK")
-        writer.forget()
-    assert connections._lent == 0
-    assert not writer.busy
+        writer.log.wait()
+        assert left(connections) < 4

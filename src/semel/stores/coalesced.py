@@ -23,7 +23,7 @@ DRAIN_S = 5.0
 class CoalescedFace(AsyncFace):
     """Calls of one kind share a lane, with one batch in flight. Stores that take mixed batches override `_lane`.
 
-    Those that have one lane for everything set `_halves` to False: there is nothing else that they could do meanwhile.
+    Those that do one thing at a time set `_halves` to False: there is nothing else that they could do meanwhile.
     """
 
     _halves = True

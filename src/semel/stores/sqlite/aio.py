@@ -2,7 +2,7 @@
 
 At once is what neither waits for a lock nor for the disk: reading, and with `synchronous=normal` a small transaction,
 whose commit only writes to memory. Everything else goes to a thread, in batches: when another process is writing, when
-the log is due to be brought back into the file, when much is to be written, and every commit with `synchronous=full`.
+the log is too long or the disk too slow for it, when much is to be written, and every commit with `synchronous=full`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from semel.stores.sqlite.schema import MIGRATIONS
 from semel.stores.sqlite.scripts import Look, Purge, look_first
 from semel.stores.sqlite.settings import Settings
 from semel.stores.sqlite.store import PURGE_AT_ONCE, held
-from semel.stores.sqlite.writer import AT_ONCE_MAX, failures, told
+from semel.stores.sqlite.writer import failures, told, weight
 from semel.stores.waiters import woken
 
 T = TypeVar("T")
@@ -40,11 +40,12 @@ class Threads:
 
     def __init__(self) -> None:
         self.write = ThreadPoolExecutor(1, "semel-sqlite-write")
+        self.commit = ThreadPoolExecutor(1, "semel-sqlite-commit")  # who waits to write must not stand before it
         self.read = ThreadPoolExecutor(1, "semel-sqlite-read")
         self.inspect = ThreadPoolExecutor(1, "semel-sqlite-inspect")
 
     def close(self) -> None:
-        for executor in (self.write, self.read, self.inspect):
+        for executor in (self.write, self.commit, self.read, self.inspect):
             executor.shutdown(wait=False)
 
 
@@ -127,8 +128,8 @@ class AsyncSqliteStore(CoalescedFace):
             self._writing -= 1
 
     def _free_again(self, calls: Sequence[Effect[Any]]) -> list[Any] | None:
-        """The loop has refused to write, because somebody else was writing. If nobody is now, it can after all."""
-        if (turn := self._turn()) is None or len(calls) > AT_ONCE_MAX or turn.database.writer.busy:
+        """What the loop refused, as a rule because somebody else was writing. If nobody is now, it can after all."""
+        if (turn := self._turn()) is None or not turn.database.writer.may_write_at_once(sum(map(weight, calls))):
             return None
         replies = self._pace.timed(turn.database.at_once, calls, writing=True)
         return None if any(reply is LATER or reply is UNSEEN for reply in replies) else replies
@@ -141,11 +142,12 @@ class AsyncSqliteStore(CoalescedFace):
 
     async def _committed(self, begun: Begun) -> bool:
         try:
-            committing = asyncio.get_running_loop().run_in_executor(self._threads.get().write, begun.commit)
+            committing = self._threads.get().commit.submit(begun.commit)
         except BaseException:
             begun.undo()
             raise
-        return await committing
+        # Whoever stops waiting for it must not stop it: nobody else can write until it has ended.
+        return await asyncio.shield(asyncio.wrap_future(committing))
 
     async def _in_thread(
         self, thread: ThreadPoolExecutor, calls: Sequence[Effect[Any]], ask: Callable[..., list[Any]]

@@ -23,8 +23,6 @@ PRAGMAS: dict[Purpose, tuple[str, ...]] = {
     "write": ("busy_timeout = 0", "wal_autocheckpoint = 0"),
     "at once": ("wal_autocheckpoint = 0",),
 }
-IMPATIENT: tuple[Purpose, ...] = ("at once", "pin")
-"""What the event loop uses itself, and must not wait for."""
 PAGE = 4096
 """What SQLite's pages have, unless somebody else made the file."""
 IDLE_MAX = 8
@@ -94,7 +92,7 @@ class Connections:
     def opened(self, purpose: Purpose) -> sqlite3.Connection:
         """A new one, for who has taken and found none."""
         with store_errors(self.settings):
-            return open_connection(self.settings, *PRAGMAS.get(purpose, ()), patient=purpose not in IMPATIENT)
+            return open_connection(self.settings, *PRAGMAS.get(purpose, ()), patient=purpose != "at once")
 
     def give_back(self, purpose: Purpose, connection: sqlite3.Connection | None, *, whole: bool) -> None:
         with self._lock:

@@ -164,7 +164,7 @@ class Database:
             return drive(inspection.counts(self._clock()), runner(connection))
 
     def close(self) -> None:
-        self.writer.log.close()
+        self.writer.log.wait()
         self._connections.close()
         self.watch.wake_all()
 

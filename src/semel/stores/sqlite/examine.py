@@ -45,9 +45,9 @@ def _version() -> Finding:
         return Finding(
             "version",
             "info",
-            f"SQLite {found} can lose what one program writes while another brings the log back into the file "
+            f"SQLite {found} can lose what one connection writes while another brings the log back into the file "
             "(https://sqlite.org/wal.html#walresetbug); semel's processes keep each other from that",
-            "let no other program write to the file, or use a Python with SQLite 3.51.3",
+            "let nothing else write to the file or checkpoint it, or use a Python with SQLite 3.51.3 or later",
         )
     return Finding("version", "ok", f"SQLite {found}")
 

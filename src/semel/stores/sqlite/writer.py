@@ -5,11 +5,11 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
-from semel.core.effects import Complete, Effect, Renew
+from semel.core.effects import Complete, Effect
 from semel.errors import StoreError, StoreUnavailable
 from semel.store import Clock
 from semel.stores.sqlite.connect import begin, begin_now
@@ -56,13 +56,11 @@ class Writer:
         self._committed = committed
         self._leading = threading.Lock()
         self._waiting: deque[Member] = deque()
-        self.log = Log(connections, self._alone)
-        self._reader: sqlite3.Connection | None = None
-        self._changes = 0
+        self.log = Log(connections)
 
     def call(self, call: Effect[T]) -> T:
         """Whoever finds the lock free writes for all that wait. The others sleep until they are answered or lead."""
-        self.log.catch_up()
+        self._catch_up()
         member = Member(call)
         self._waiting.append(member)
         try:
@@ -103,44 +101,46 @@ class Writer:
                 group.append(self._waiting.popleft())
         return group
 
-    @property
-    def busy(self) -> bool:
-        """Somebody of this process is writing."""
-        return self._leading.locked()
+    def may_write_at_once(self, size: int) -> bool:
+        """Whether only another process may have to be waited for."""
+        return not (size > AT_ONCE_MAX or self.log.too_long or self.log.behind or self._leading.locked())
 
     def run(self, calls: Calls) -> list[Any]:
         """Answer each call with its reply or its own failure."""
-        self.log.catch_up()
+        self._catch_up()
         with self._leading:
             return self._run(calls)
 
     def apply(self, connection: sqlite3.Connection, calls: Calls) -> list[Any] | None:
         """The same for who must not wait for another writer. None: it would have to; else `commit` has to end it."""
         size = sum(map(weight, calls))
-        if size > AT_ONCE_MAX or self.log.behind or not self._leading.acquire(blocking=False):
+        if not self.may_write_at_once(size) or not self._leading.acquire(blocking=False):
             return None
         replies = None
         try:
             if begin_now(connection):
                 self.log.add(size)
-                replies = self._write(connection, calls)
+                replies = write(connection, calls, self._clock())
         finally:
             if replies is None:
-                self.forget()
+                self._leading.release()
         return replies
 
     def commit(self, connection: sqlite3.Connection, calls: Calls) -> None:
         """End what `apply` began, in whatever thread may wait for the disk, if the disk has to be waited for."""
         try:
-            self._commit(connection)
+            connection.execute("COMMIT")
         finally:
-            self.forget()
+            self._leading.release()
         self._committed(calls)
 
     def forget(self) -> None:
-        """What `apply` began is over: committed, or its connection is being closed."""
-        self._let_go()
+        """What `apply` began will not be committed: its connection is being closed."""
         self._leading.release()
+
+    def _catch_up(self) -> None:
+        if self.log.behind:
+            self.log.wait()
 
     def _run(self, calls: Calls) -> list[Any]:
         self.log.add(sum(map(weight, calls)))
@@ -155,12 +155,12 @@ class Writer:
         try:
             with self._connections.lend("write") as connection:
                 begin(connection, self._connections.settings)
+                if self.log.too_long:
+                    self.log.bring_back_all()
+                    connection.execute("ROLLBACK")
+                    begin(connection, self._connections.settings)
                 began = True
-                try:
-                    replies = self._write(connection, calls)
-                    self._commit(connection)
-                finally:
-                    self._let_go()
+                replies = self._commit(connection, calls)
         except Exception as error:
             if not began:
                 raise
@@ -168,30 +168,11 @@ class Writer:
         self._committed(calls)
         return replies
 
-    def _write(self, connection: sqlite3.Connection, calls: Calls) -> list[Any]:
+    def _commit(self, connection: sqlite3.Connection, calls: Calls) -> list[Any]:
         now_ms = self._clock()  # read under the write lock: later transactions have later times
-        if all(type(call) is not Renew for call in calls):  # which may write what is there already
-            self._reader, self._changes = self.log.pin(), connection.total_changes
-        return write(connection, calls, now_ms)
-
-    def _commit(self, connection: sqlite3.Connection) -> None:
+        replies = write(connection, calls, now_ms)
         connection.execute("COMMIT")
-        if self._reader is not None and connection.total_changes > self._changes:
-            reader, self._reader = self._reader, None
-            self.log.bring_back(reader)
-
-    def _let_go(self) -> None:
-        if self._reader is not None:
-            reader, self._reader = self._reader, None
-            self.log.unpin(reader)
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """For whoever writes for nobody who waits."""
-        with self._leading:
-            yield
-        for member in list(self._waiting)[:1]:
-            member.wake()
+        return replies
 
 
 def weight(call: Effect[Any]) -> int:
