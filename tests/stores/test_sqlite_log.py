@@ -188,7 +188,6 @@ def test_nobody_writes_while_all_of_it_is_brought_back(
     written(writer, "another")
     assert locked == [False, True]
     assert times_begun(connections) == before + 1
-    assert not writer.log.too_long
     with connections.lend("at once") as connection:
         assert writer.apply(connection, [a_claim("at once")]) is not None
         writer.commit(connection, [])
