@@ -39,7 +39,7 @@ def place_for(store: str, places: Places) -> str:
             return f"sqlite:///{places.fresh_file()}"
         case _:
             with redis.Redis.from_url(places.redis_url) as client:
-                client.flushdb()
+                client.flushdb(asynchronous=True)
             return places.redis_url
 
 
