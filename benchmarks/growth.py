@@ -20,6 +20,7 @@ from benchmarks.rounds import latencies, measured
 from benchmarks.sizes import Size
 from semel import open_async_store
 from semel.store import AsyncStore
+from servers.redis import EMPTY_S
 
 TOGETHER = 64
 
@@ -38,8 +39,8 @@ def place_for(store: str, places: Places) -> str:
         case "sqlite":
             return f"sqlite:///{places.fresh_file()}"
         case _:
-            with redis.Redis.from_url(places.redis_url) as client:
-                client.flushdb(asynchronous=True)
+            with redis.Redis.from_url(places.redis_url, socket_timeout=EMPTY_S) as client:
+                client.flushdb()
             return places.redis_url
 
 

@@ -12,6 +12,9 @@ from servers.process import Server
 
 DURABLE = ("--appendonly", "yes", "--save", "", "--maxmemory-policy", "noeviction")
 
+EMPTY_S = 120.0
+"""Five million keys take longer to delete than a reply may take by default."""
+
 
 class Redis:
     """A running Redis, known by its URL."""
@@ -25,10 +28,10 @@ class Redis:
         parts = urlsplit(self.url)
         number = int(parts.path.removeprefix("/") or 0) + offset
         url = urlunsplit(parts._replace(path=f"/{number}"))
-        with redis.Redis.from_url(url) as client:
+        with redis.Redis.from_url(url, socket_timeout=EMPTY_S) as client:
             assert client.dbsize() == 0, f"{url} is not empty: refusing to use it for tests"
             yield url
-            client.flushdb(asynchronous=True)  # five million keys take longer than a reply may
+            client.flushdb()
 
 
 class RedisServer(Server, Redis):
