@@ -12,7 +12,7 @@ from semel.core.records import Occupied
 from semel.store import AsyncStore
 
 TENANT, SCOPE = "shop-1", "POST /payments"
-FINGERPRINT = "1.bVJ2aUV4cGVyaW1lbnRhbEZpbmdlcnByaW50T2Y0M0NoYXI"
+FINGERPRINT = "1.bVJ2aUV4cGVyaW1lbnRhbEZpbmdlcnByaW50T2Y0M0N"
 ANSWER = Result("http.1", b"x" * 200)
 LEASE_MS, RETENTION_MS = 30_000, 86_400_000
 Once = Callable[[], Awaitable[None]]

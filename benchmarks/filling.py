@@ -15,9 +15,11 @@ from benchmarks.calls import ANSWER, FINGERPRINT, RETENTION_MS, SCOPE, TENANT
 from benchmarks.places import path_of
 from semel import Key
 from semel.stores.redis import layout
+from semel.stores.sql.digests import SIZE, number_of, tenant_of
+from semel.stores.sql.rows import SHORT_FORMATS
 
 COLUMNS = (
-    "(tenant, scope, name, fingerprint, state, owner, attempt, created_ms, lease_until_ms, expires_ms, completed_ms, "
+    "(digest, tenant, scope, name, fingerprint, state, owner, attempt, created_ms, lease_until_ms, expires_ms, "
     "format, payload)"
 )
 AT_ONCE, SORTED_AT_ONCE = 20_000, 250_000
@@ -51,11 +53,11 @@ def fill_sqlite(path: Path, first: int, last: int, now_ms: int) -> None:
     connection = sqlite3.connect(path, isolation_level=None, timeout=60)
     connection.execute("PRAGMA synchronous = off")
     connection.execute("PRAGMA cache_size = -400000")
-    times = (1, now_ms, now_ms, now_ms + RETENTION_MS, now_ms)
-    end = (FINGERPRINT, 1, OWNER, *times, ANSWER.format, ANSWER.payload)
+    times = (1, now_ms, now_ms, now_ms + RETENTION_MS)
+    end = (FINGERPRINT, 1, OWNER, *times, SHORT_FORMATS[ANSWER.format], ANSWER.payload)
     for begin in range(first, last, SORTED_AT_ONCE):
-        names = sorted(filled(number).name for number in range(begin, min(last, begin + SORTED_AT_ONCE)))
-        rows = ((TENANT, SCOPE, name, *end) for name in names)
+        keys = map(filled, range(begin, min(last, begin + SORTED_AT_ONCE)))
+        rows = ((digest, TENANT, SCOPE, name, *end) for digest, name in sorted(map(found_by, keys)))
         connection.execute("BEGIN IMMEDIATE")
         connection.executemany(f"INSERT INTO semel_records {COLUMNS} VALUES ({', '.join('?' * 13)})", rows)
         connection.execute("COMMIT")
@@ -63,13 +65,20 @@ def fill_sqlite(path: Path, first: int, last: int, now_ms: int) -> None:
     connection.close()
 
 
+def found_by(key: Key) -> tuple[int, str]:
+    return number_of(key), key.name
+
+
 def fill_postgres(url: str, first: int, last: int, now_ms: int) -> None:
     statement = f"""INSERT INTO semel_records {COLUMNS}
-        SELECT %s, %s, md5(n::text), %s, 1, %s, 1, %s, %s, %s, %s, %s, %s
+        SELECT %s || substr(sha256(%s || md5(n::text)::bytea), 1, %s), %s, %s, md5(n::text), %s, 1, %s, 1,
+            %s, %s, %s, %s, %s
         FROM generate_series(%s::bigint, %s::bigint) n"""
-    times = (now_ms, now_ms, now_ms + RETENTION_MS, now_ms)
+    times = (now_ms, now_ms, now_ms + RETENTION_MS)
     with psycopg.connect(url, autocommit=True) as connection:
-        given = (TENANT, SCOPE, FINGERPRINT, OWNER, *times, ANSWER.format, ANSWER.payload, first, last - 1)
+        digested = (tenant_of(TENANT), f"{TENANT}\0{SCOPE}\0".encode(), SIZE - 3)
+        record = (TENANT, SCOPE, FINGERPRINT, OWNER, *times, ANSWER.format, ANSWER.payload)
+        given = (*digested, *record, first, last - 1)
         connection.execute(statement, given)
         connection.execute("SELECT count(format) FROM semel_records")  # whoever reads a new row first marks it as seen
         with suppress(psycopg.errors.InsufficientPrivilege):

@@ -22,21 +22,22 @@ import asyncpg
 import redis.asyncio
 
 from benchmarks.calls import ANSWER, FINGERPRINT, SCOPE, TENANT
+from semel.stores.sql.digests import SIZE
 from servers import binaries
 
-COLUMNS = "tenant, scope, name, fingerprint, state, owner, attempt, created_ms, lease_until_ms, expires_ms"
-INSERT = f"""INSERT INTO semel_records ({COLUMNS}) VALUES ({{0}})
-    ON CONFLICT (tenant, scope, name) DO NOTHING RETURNING 1"""
-UPDATE = f"""UPDATE semel_records SET state = 1, completed_ms = 2, format = 'http.1', payload = {{2}}
-    WHERE tenant = '{TENANT}' AND scope = '{SCOPE}' AND name = {{0}} AND owner = {{1}} AND state = 0"""
+COLUMNS = "digest, tenant, scope, name, fingerprint, state, owner, attempt, created_ms, lease_until_ms, expires_ms"
+INSERT = f"INSERT INTO semel_records ({COLUMNS}) VALUES ({{0}}) ON CONFLICT DO NOTHING RETURNING 1"
+UPDATE = """UPDATE semel_records SET state = 1, lease_until_ms = 2, format = 'http.1', payload = {2}
+    WHERE digest = {0} AND owner = {1} AND state = 0"""
 NOW_MS, LATER_MS = 1_795_000_000_000, 4_102_444_800_000
 Raw = AbstractAsyncContextManager[Callable[[], Awaitable[None]]]
 POOL = 10  # as many connections as the store has by default
-ROW = f"'{TENANT}', '{SCOPE}', {{0}}, '{FINGERPRINT}', 0, {{1}}, 1, {NOW_MS}, {LATER_MS}, {LATER_MS}"
+ROW = f"{{0}}, '{TENANT}', '{SCOPE}', {{1}}, '{FINGERPRINT}', 0, {{2}}, 1, {NOW_MS}, {LATER_MS}, {LATER_MS}"
 NAME, OWNER, PAYLOAD = "md5(:n::text)", ":n::text", "decode(repeat('78', 200), 'hex')"
+DIGEST = f"substr(decode({NAME}, 'hex'), 1, {SIZE})"
 PGBENCH = f"""\\set n random(1, 9223372036854775806)
-{INSERT.format(ROW.format(NAME, OWNER)).replace(chr(10), " ")};
-{UPDATE.format(NAME, OWNER, PAYLOAD).replace(chr(10), " ")};
+{INSERT.format(ROW.format(DIGEST, NAME, OWNER)).replace(chr(10), " ")};
+{UPDATE.format(DIGEST, OWNER, PAYLOAD).replace(chr(10), " ")};
 """
 
 
@@ -77,14 +78,14 @@ def redis_benchmark(url: str, callers: int, seconds: float) -> float:
 @asynccontextmanager
 async def python_postgres(url: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
     """asyncpg, one statement for each step, over as many connections as the store has."""
-    insert = INSERT.format(ROW.format("$1", "$2"))
+    insert = INSERT.format(ROW.format("$1", "$2", "$3"))
     update = UPDATE.format("$1", "$2", "$3")
     async with asyncpg.create_pool(url, min_size=POOL, max_size=POOL) as pool:
 
         async def once() -> None:
-            name, owner = secrets.token_hex(16), secrets.token_urlsafe(16)
-            assert await pool.fetchval(insert, name, owner) == 1
-            assert await pool.execute(update, name, owner, ANSWER.payload) == "UPDATE 1"
+            digest, name, owner = secrets.token_bytes(SIZE), secrets.token_hex(16), secrets.token_urlsafe(16)
+            assert await pool.fetchval(insert, digest, name, owner) == 1
+            assert await pool.execute(update, digest, owner, ANSWER.payload) == "UPDATE 1"
 
         yield once
 
@@ -108,13 +109,13 @@ async def python_sqlite(path: Path, *, synchronous: str = "normal") -> AsyncIter
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute(f"PRAGMA synchronous = {synchronous}")
-    insert = INSERT.format(ROW.format("?", "?"))
+    insert = INSERT.format(ROW.format("?", "?", "?"))
     update = UPDATE.format("?2", "?3", "?1")
 
     async def once() -> None:
-        name, owner = secrets.token_hex(16), secrets.token_urlsafe(16)
-        assert connection.execute(insert, (name, owner)).fetchall() == [(1,)]
-        assert connection.execute(update, (ANSWER.payload, name, owner)).rowcount == 1
+        digest, name, owner = secrets.randbits(63), secrets.token_hex(16), secrets.token_urlsafe(16)
+        assert connection.execute(insert, (digest, name, owner)).fetchall() == [(1,)]
+        assert connection.execute(update, (ANSWER.payload, digest, owner)).rowcount == 1
         await asyncio.sleep(0)
 
     yield once

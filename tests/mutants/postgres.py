@@ -17,7 +17,7 @@ COMPLETE = HELD + "\nRETURNING c.number, {NOTIFIED}"
 FINISHED = "lease_until_ms = now_ms, expires_ms = now_ms + c.retention_ms"
 RELEASE_FIRST = HELD + " AND r.attempt = 1"
 RELEASE_LATER = "UPDATE {table} AS r SET owner = '', lease_until_ms = now_ms FROM c"
-UNKNOWN = "{NAMED} AND {LAPSED} AND r.attempt = $4"
+UNKNOWN = "{NAMED} AND {LAPSED} AND r.attempt = $2"
 
 
 def without(text: str, part: str) -> str:
@@ -26,7 +26,7 @@ def without(text: str, part: str) -> str:
 
 
 FAULTS = [
-    Fault("a mismatch takes over", QUERIES, " AND r.fingerprint = c.fingerprint", "", times=2),
+    Fault("a mismatch takes over", QUERIES, '"r.fingerprint = c.fingerprint AND r.tenant', '"r.tenant'),
     Fault("an unknown outcome is run again", QUERIES, "(c.takeover AND ", "(", times=2),
     Fault("a repeated take-over takes over from itself", QUERIES, " AND r.owner <> c.owner", ""),
     Fault("the last of many claims in a batch is told that it won", SCRIPTS, "in reversed(calls)}", "in calls}"),
@@ -41,7 +41,6 @@ FAULTS = [
     Fault("an expired key keeps its creation time", QUERIES, CREATED, "created_ms = r.created_ms"),
     Fault("a take-over forgets the creation time", QUERIES, CREATED, "created_ms = now_ms"),
     Fault("an expired key keeps its request", QUERIES, "fingerprint = c.fingerprint, state", "state"),
-    Fault("an expired key keeps its completion", QUERIES, "completed_ms = NULL, format", "format"),
     Fault("a take-over does not restart the retention", QUERIES, ", expires_ms = now_ms + retention_ms,", ","),
     Fault(
         "retention ends a moment late", QUERIES, PAST_RETENTION, PAST_RETENTION.replace("refuse_ms <=", "refuse_ms <")
@@ -88,7 +87,7 @@ FAULTS = [
         UNKNOWN.replace("r.attempt =", "r.attempt <= r.attempt +"),
         times=2,
     ),
-    Fault("resolve hits what came after", QUERIES, " AND r.owner = $5\n", " AND $5::text IS NOT NULL\n", times=2),
+    Fault("resolve hits what came after", QUERIES, " AND r.owner = $3\n", " AND $3::text IS NOT NULL\n", times=2),
     Fault(
         "resolve acts on a live lease",
         QUERIES,
@@ -103,7 +102,7 @@ FAULTS = [
         UNKNOWN.replace("{LAPSED}", "r.lease_until_ms <= now_ms"),
         times=2,
     ),
-    Fault("the late owner is not fenced off by resolve", QUERIES, "payload = $8, owner = '',", "payload = $8,"),
+    Fault("the late owner is not fenced off by resolve", QUERIES, "payload = $6, owner = '',", "payload = $6,"),
     Fault("purge ignores its limit", QUERIES, "LIMIT $1 FOR", "LIMIT $1 + 100 FOR"),
     Fault("purge ignores live leases", QUERIES, " AND r.lease_until_ms <= (SELECT now_ms FROM moment)", ""),
     Fault("purge leaves the results of refused keys", QUERIES, "SET format = NULL, payload = NULL, exp", "SET exp"),
@@ -117,7 +116,7 @@ FAULTS = [
         "r.lease_until_ms <= now_ms",
         "r.lease_until_ms < now_ms",
     ),
-    Fault("a page repeats its last record", INSPECTION, "r.name) > (${}", "r.name) >= (${}"),
+    Fault("a page repeats its last record", INSPECTION, "r.digest > $", "r.digest >= $"),
     Fault("scan ignores the age", INSPECTION, "now_ms - r.created_ms >= $3", "now_ms >= $3"),
     Fault("a prefix is a pattern", INSPECTION, "starts_with(r.name, ${})", "r.name LIKE ${} || '%'"),
     Fault(
@@ -135,20 +134,20 @@ FAULTS = [
     Fault(
         "remove ignores the owner",
         "stores/postgres/queries.py",
-        "AND r.owner = $5 AND r.created_ms = $6::bigint",
-        "AND $5 <> 'x!' AND r.created_ms = $6::bigint",
+        "AND r.owner = $3 AND r.created_ms = $4::bigint",
+        "AND $3 <> 'x!' AND r.created_ms = $4::bigint",
     ),
     Fault(
         "remove takes a later record of the key",
         "stores/postgres/queries.py",
-        'r.created_ms = $6::bigint "',
-        '$6::bigint > 0 "',
+        'r.created_ms = $4::bigint "',
+        '$4::bigint > 0 "',
     ),
     Fault(
         "remove takes a record that changed since",
         "stores/postgres/queries.py",
-        '"AND r.completed_ms IS NOT DISTINCT FROM $7::bigint"',
-        '"AND coalesce($7::bigint, 0) >= 0"',
+        "AND {COMPLETED} IS NOT DISTINCT FROM $5::bigint",
+        "AND coalesce($5::bigint, 0) >= 0",
     ),
     Fault(
         "expire ends an unknown outcome",
@@ -156,4 +155,5 @@ FAULTS = [
         "FROM moment WHERE {SEEN} AND r.state <> {IN_PROGRESS}\nRETURNING 1",
         "FROM moment WHERE {SEEN}\nRETURNING 1",
     ),
+    Fault("only half of a tenant is listed", INSPECTION, 'SIZE, b"\\xff"', 'SIZE, b"\\x7f"'),
 ]

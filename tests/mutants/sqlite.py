@@ -7,7 +7,8 @@ from mutants.fault import Fault
 
 SCRIPTS, INSPECTION, WATCH = (f"stores/sqlite/{name}.py" for name in ("scripts", "inspection", "watch"))
 ATTEMPT = "attempt = CASE WHEN {PAST_RETENTION} THEN 1 ELSE attempt + 1 END"
-CREATED = "created_ms = CASE WHEN {PAST_RETENTION} THEN excluded.created_ms ELSE created_ms END"
+CREATED = "created_ms = CASE WHEN {PAST_RETENTION} THEN :now ELSE created_ms END"
+DIGESTS = "stores/sql/digests.py"
 RELEASE_FIRST = "WHERE {HELD} AND attempt = 1 RETURNING 1"
 RELEASE_LATER = "SET owner = '', lease_until_ms = :now WHERE {HELD} RETURNING 1"
 RENEW = "WHERE {HELD} RETURNING attempt, lease_until_ms"
@@ -19,11 +20,12 @@ FAULTS = [
     Fault("a take-over keeps the attempt", SCRIPTS, ATTEMPT, ATTEMPT.replace("attempt + 1", "attempt")),
     Fault("an expired key is granted as a take-over", SCRIPTS, ATTEMPT, "attempt = attempt + 1"),
     Fault("an expired key keeps its creation time", SCRIPTS, CREATED, "created_ms = created_ms"),
-    Fault("a take-over forgets the creation time", SCRIPTS, CREATED, "created_ms = excluded.created_ms"),
-    Fault("an expired key keeps its request", SCRIPTS, "fingerprint = excluded.fingerprint, state", "state"),
-    Fault("a take-over keeps the owner", SCRIPTS, "state = 0, owner = excluded.owner,", "state = 0,"),
-    Fault("a take-over does not restart the retention", SCRIPTS, ", expires_ms = excluded.expires_ms,", ","),
-    Fault("an expired key keeps its completion", SCRIPTS, "completed_ms = NULL, format", "format"),
+    Fault("a take-over forgets the creation time", SCRIPTS, CREATED, "created_ms = :now"),
+    Fault("an expired key keeps its request", SCRIPTS, "fingerprint = :fingerprint, state", "state"),
+    Fault("a take-over keeps the owner", SCRIPTS, "state = 0, owner = :owner,", "state = 0,"),
+    Fault(
+        "a take-over does not restart the retention", SCRIPTS, "+ :lease, expires_ms = :now + :retention,", "+ :lease,"
+    ),
     Fault(
         "a race for a lapsed key has several winners",
         SCRIPTS,
@@ -33,8 +35,8 @@ FAULTS = [
     Fault(
         "a race for an absent key has several winners",
         SCRIPTS,
-        "    WHERE {PAST_RETENTION}\n        OR (:takeover AND",
-        "    WHERE lease_until_ms = :now + :lease OR {PAST_RETENTION}\n        OR (:takeover AND",
+        "({PAST_RETENTION}\n        OR (:takeover AND",
+        "(lease_until_ms = :now + :lease OR {PAST_RETENTION}\n        OR (:takeover AND",
     ),
     Fault(
         "retention ends a moment late", SCRIPTS, PAST_RETENTION, PAST_RETENTION.replace("expires_ms <=", "expires_ms <")
@@ -125,7 +127,10 @@ FAULTS = [
     Fault("scan ignores the age", INSPECTION, " AND created_ms <= :created", ""),
     Fault("a prefix is a pattern", INSPECTION, "substr(name, 1, :prefix_size) = :prefix", "name LIKE :prefix || '%'"),
     Fault(
-        "another process wakes nobody", WATCH, "if connection.execute(HOLDS, given).fetchone() is None:", "if not key:"
+        "another process wakes nobody",
+        WATCH,
+        "if connection.execute(HOLDS, named(key, owner=owner)).fetchone() is None:",
+        "if not key:",
     ),
     Fault(
         "remove ignores the lease",
@@ -154,11 +159,11 @@ FAULTS = [
     Fault(
         "remove takes a later record of the key",
         "stores/sqlite/scripts.py",
-        " AND created_ms = :created AND completed_ms IS",
-        " AND completed_ms IS",
+        " AND created_ms = :created AND {COMPLETED} IS",
+        " AND {COMPLETED} IS",
     ),
     Fault(
-        "remove takes a record that changed since", "stores/sqlite/scripts.py", ' AND completed_ms IS :completed"', '"'
+        "remove takes a record that changed since", "stores/sqlite/scripts.py", ' AND {COMPLETED} IS :completed"', '"'
     ),
     Fault(
         "expire ends an unknown outcome",
@@ -181,8 +186,8 @@ FAULTS = [
     Fault(
         "a failure is replayed as a success",
         "stores/sqlite/quick.py",
-        "Result(format, payload, code == SUCCEEDED)",
-        "Result(format, payload)",
+        "FORMATS.get(format, format), payload, code == SUCCEEDED)",
+        "FORMATS.get(format, format), payload)",
     ),
     Fault(
         "a lapsed key is shown to who may take it over",
@@ -190,5 +195,19 @@ FAULTS = [
         "    if found.result is not None:  # what",
         "    if found.fingerprint == call.fingerprint:  # what",
     ),
+    Fault(
+        "keys of one digest are one key",
+        SCRIPTS,
+        "digest = :digest AND tenant = :tenant AND scope = :scope AND name = :name",
+        "digest = :digest",
+    ),
+    Fault(
+        "a key is claimed without a look",
+        SCRIPTS,
+        "WHERE NOT EXISTS (SELECT 1 FROM",
+        "WHERE 0 = (SELECT count(0) * 0 FROM",
+    ),
+    Fault("the next page begins at another key", INSPECTION, "number_of(after)", "0"),
+    Fault("only half of a tenant is listed", DIGESTS, 'b"\\xff"', 'b"\\x7f"'),
     Fault("expire prolongs", "stores/sqlite/scripts.py", "min(expires_ms, :now)", "max(expires_ms, :now)"),
 ]

@@ -28,3 +28,18 @@ class TestSqliteStore(File, StoreContract):
 class TestAsyncSqliteStore(File, AsyncStoreContract):
     def open(self, clock: Clock | None) -> AsyncStore:
         return AsyncSqliteStore(self.path, clock=clock or wall_ms)
+
+
+class TestSqliteStoreOfOneDigest(File, StoreContract):
+    """The digest only finds: keys that share one are told apart all the same."""
+
+    shared = False  # another process would not have this digest
+
+    @pytest.fixture(autouse=True)
+    def one_digest(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for module in ("scripts", "quick", "inspection"):
+            monkeypatch.setattr(f"semel.stores.sqlite.{module}.number_of", lambda key: 7)
+        monkeypatch.setattr("semel.stores.sqlite.inspection.numbers_of", lambda tenant: (7, 7))
+
+    def open(self, clock: Clock | None) -> Store:
+        return SqliteStore(self.path, clock=clock or wall_ms)

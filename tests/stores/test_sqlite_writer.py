@@ -21,7 +21,18 @@ from semel.core.effects import Claim, Complete, Effect, Read
 from semel.stores.sqlite import AsyncSqliteStore, Settings, SqliteStore
 from semel.stores.sqlite.connections import Connections
 from semel.stores.sqlite.inspection import COUNT_FINISHED, COUNT_IN_PROGRESS
-from semel.stores.sqlite.scripts import CLAIM, PURGES, READ
+from semel.stores.sqlite.scripts import (
+    CLAIM,
+    COMPLETE,
+    HOLDS,
+    PURGES,
+    READ,
+    RELEASE_FIRST,
+    REMOVE,
+    RENEW,
+    RESOLVE,
+    TAKE,
+)
 from semel.stores.sqlite.writer import Writer
 
 DAY_MS = 86_400_000
@@ -300,5 +311,6 @@ def test_counts_and_purge_read_only_their_index(tmp_path: Path) -> None:
     assert "COVERING INDEX semel_finished" in plan(COUNT_FINISHED)
     assert "COVERING INDEX semel_finished (expires_ms<?)" in plan(PURGES[0])
     assert "COVERING INDEX semel_in_progress (lease_until_ms<?)" in plan(PURGES[1])
-    assert "sqlite_autoindex_semel_records_1 (tenant=? AND scope=? AND name=?)" in plan(READ)
-    assert "SCAN" not in plan(CLAIM)
+    for sql in (READ, CLAIM, TAKE, RENEW, COMPLETE, RELEASE_FIRST, RESOLVE, REMOVE, HOLDS):
+        assert "sqlite_autoindex_semel_records_1 (digest=?" in plan(sql)
+        assert "SCAN semel_records" not in plan(sql)

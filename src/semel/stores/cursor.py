@@ -1,4 +1,4 @@
-"""Cursors of `scan`: the last key that was shown, in the order of the UTF-8 bytes of tenant, scope and name."""
+"""Cursors of `scan`: the last key that was shown. What comes after it, each store knows by its own order."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from semel.store import Page
 
 
 def sort_key(key: Key) -> tuple[bytes, bytes, bytes]:
+    """The order of a store that has no other."""
     return key.tenant.encode(), key.scope.encode(), key.name.encode()
 
 

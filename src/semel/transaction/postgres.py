@@ -7,25 +7,24 @@ decides nothing, the unique key does: two keys that share a lock only wait when 
 
 from __future__ import annotations
 
-import hashlib
-
 from semel.core.effects import Claim, Complete, do
 from semel.core.records import Key, Lease, Occupied, Record
 from semel.errors import StoreUnavailable
-from semel.stores.sql.rows import CODES, COLUMNS, IN_PROGRESS, to_record
+from semel.stores.sql.digests import digest_of
+from semel.stores.sql.rows import CODES, COLUMNS, IN_PROGRESS, checked, to_record
 from semel.stores.sql.statements import Rows, Script, Statement
 from semel.transaction.errors import LockWaitEnded
 from semel.transaction.scripts import ROUNDS_MAX, Claimed, Granted, ended_inside, still_running
 
 TABLE = "semel_records"
 WAIT_MS = 10_000
-NAMED = "r.tenant = $1 AND r.scope = $2 AND r.name = $3"
+NAMED = "r.digest = $1"
 RECORD = ", ".join(f"r.{column}" for column in COLUMNS)
 NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 MOMENT = f"moment AS MATERIALIZED (SELECT {NOW} AS now_ms)"
-INTO = "(tenant, scope, name, fingerprint, state, owner, attempt, created_ms, lease_until_ms, expires_ms)"
-VALUES = f"""SELECT $1::text, $2::text, $3::text, $4::text, {IN_PROGRESS}, $5::text, 1, now_ms, now_ms + $6::bigint,
-    now_ms + $7::bigint"""
+INTO = "(digest, tenant, scope, name, fingerprint, state, owner, attempt, created_ms, lease_until_ms, expires_ms)"
+VALUES = f"""SELECT $1::bytea, $2::text, $3::text, $4::text, $5::text, {IN_PROGRESS}, $6::text, 1,
+    now_ms, now_ms + $7::bigint, now_ms + $8::bigint"""
 MARKED = "pg_current_xact_id()::text AS mark, r.lease_until_ms"
 LIMIT_WAIT = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', $1::text, true)"
 UNLIMIT = "SELECT set_config('lock_timeout', $1::text, true)"
@@ -37,10 +36,10 @@ def claim(table: str) -> str:
 WITH {MOMENT}, seen AS MATERIALIZED (
     SELECT {RECORD} FROM {table} r WHERE {NAMED}
 ), free AS MATERIALIZED (
-    SELECT CASE WHEN EXISTS (SELECT FROM seen) THEN false ELSE pg_try_advisory_xact_lock($8::bigint) END AS ours
+    SELECT CASE WHEN EXISTS (SELECT FROM seen) THEN false ELSE pg_try_advisory_xact_lock($9::bigint) END AS ours
 ), inserted AS (
     INSERT INTO {table} AS r {INTO} {VALUES} FROM moment, free WHERE ours
-    ON CONFLICT (tenant, scope, name) DO NOTHING
+    ON CONFLICT (digest) DO NOTHING
     RETURNING {MARKED}
 )
 SELECT i.mark, i.lease_until_ms, now_ms, {RECORD}
@@ -52,19 +51,20 @@ def insist(table: str) -> str:
     return f"""
 WITH {MOMENT}
 INSERT INTO {table} AS r {INTO} {VALUES} FROM moment
-ON CONFLICT (tenant, scope, name) DO UPDATE SET
+ON CONFLICT (digest) DO UPDATE SET
+    tenant = excluded.tenant, scope = excluded.scope, name = excluded.name,
     fingerprint = excluded.fingerprint, state = excluded.state, owner = excluded.owner, attempt = 1,
     created_ms = excluded.created_ms, lease_until_ms = excluded.lease_until_ms, expires_ms = excluded.expires_ms,
-    completed_ms = NULL, format = NULL, payload = NULL, refuse_ms = 0
+    format = NULL, payload = NULL, refuse_ms = 0
 WHERE r.expires_ms + r.refuse_ms <= excluded.created_ms AND r.lease_until_ms <= excluded.created_ms
 RETURNING {MARKED}"""
 
 
 def complete(table: str) -> str:
     return f"""
-UPDATE {table} AS r SET state = $5::smallint, format = $6::text, payload = $7::bytea, refuse_ms = $8::bigint,
-    completed_ms = {NOW}, lease_until_ms = {NOW}, expires_ms = {NOW} + $9::bigint
-WHERE {NAMED} AND r.owner = $4 AND r.state = {IN_PROGRESS} AND pg_current_xact_id_if_assigned()::text = $10::text
+UPDATE {table} AS r SET state = $3::smallint, format = $4::text, payload = $5::bytea, refuse_ms = $6::bigint,
+    lease_until_ms = {NOW}, expires_ms = {NOW} + $7::bigint
+WHERE {NAMED} AND r.owner = $2 AND r.state = {IN_PROGRESS} AND pg_current_xact_id_if_assigned()::text = $8::text
 RETURNING 1"""  # noqa: S608
 
 
@@ -77,17 +77,19 @@ class PostgresEngine:
         self._read = f"SELECT {NOW}, {RECORD} FROM {table} r WHERE {NAMED}"  # noqa: S608
 
     def claim(self, call: Claim, wait_ms: int | None) -> Script[Claimed]:
-        given = [*_parts(call.key), call.fingerprint, call.owner, call.lease_ms, call.retention_ms]
-        rows = yield from do(Statement(self._claim, [*given, _lock(call.key)]))
+        key, digest = call.key, digest_of(call.key)
+        named = [digest, key.tenant, key.scope, key.name]
+        given = [*named, call.fingerprint, call.owner, call.lease_ms, call.retention_ms]
+        rows = yield from do(Statement(self._claim, [*given, _lock(digest)]))
         for _ in range(ROUNDS_MAX):
             if rows and rows[0][0] is not None:
                 mark, until_ms = rows[0][:2]
                 return Granted(Lease(call.key, call.owner, 1, until_ms), mark)
-            if found := _found(rows):
+            if found := _found(rows, key):
                 return found
-            rows = yield from self._wait_for(call.key, given, WAIT_MS if wait_ms is None else max(1, wait_ms))
+            rows = yield from self._wait_for(key, given, WAIT_MS if wait_ms is None else max(1, wait_ms))
             if not rows:  # somebody has the key, whom only a new statement sees
-                seen = yield from do(Statement(self._read, _parts(call.key)))
+                seen = yield from do(Statement(self._read, [digest]))
                 rows = _unmarked(seen)
         raise StoreUnavailable(f"{call.key} changed hands {ROUNDS_MAX} times while it was being claimed")
 
@@ -108,20 +110,20 @@ class PostgresEngine:
     def complete(self, call: Complete, mark: str) -> Script[None]:
         key, result = call.lease.key, call.result
         stored = [CODES[result.state], result.format, result.payload, call.refuse_ms, call.retention_ms]
-        if not (yield from do(Statement(self._complete, [*_parts(key), call.lease.owner, *stored, mark]))):
+        if not (yield from do(Statement(self._complete, [digest_of(key), call.lease.owner, *stored, mark]))):
             raise ended_inside(key)
 
     def read(self, key: Key) -> Script[Record | None]:
-        rows = yield from do(Statement(self._read, _parts(key)))
-        found = _found(_unmarked(rows))
+        rows = yield from do(Statement(self._read, [digest_of(key)]))
+        found = _found(_unmarked(rows), key)
         return None if found is None else found.record
 
 
-def _found(rows: Rows) -> Occupied | None:
+def _found(rows: Rows, key: Key) -> Occupied | None:
     """The record that is there, unless it is past retention, which is as if there were none."""
     for _, _, now_ms, *row in rows:
         if row[0] is not None:
-            record = to_record(tuple(row))
+            record = checked(to_record(tuple(row)), key)
             return None if record.past_retention(now_ms) else Occupied(record, now_ms)
     return None
 
@@ -131,14 +133,6 @@ def _unmarked(rows: Rows) -> Rows:
     return [(None, None, *row) for row in rows]
 
 
-def _parts(key: Key) -> list[str]:
-    return [key.tenant, key.scope, key.name]
-
-
-def _lock(key: Key) -> int:
+def _lock(digest: bytes) -> int:
     """The key as the number of an advisory lock."""
-    hasher = hashlib.blake2b(digest_size=8, person=b"semel")
-    for part in _parts(key):
-        encoded = part.encode()
-        hasher.update(len(encoded).to_bytes(8, "big") + encoded)
-    return int.from_bytes(hasher.digest(), "big", signed=True)
+    return int.from_bytes(digest[-8:], signed=True)

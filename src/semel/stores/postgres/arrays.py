@@ -76,6 +76,9 @@ def _bytes(item: bytes) -> bytes:
 
 
 def _all_bytes(items: list[bytes]) -> bytes:
+    if len(set(map(len, items))) == 1:
+        before = pack("!i", len(items[0]))
+        return before + before.join(items)
     return b"".join([part for item in items for part in (pack("!i", len(item)), item)])
 
 

@@ -39,7 +39,7 @@ def examine(settings: Settings, run: Run) -> Iterator[Finding]:
     yield found
     if found.level == "ok":
         yield _rights(run)
-        yield examining.latency(lambda: run(Statement(f"SELECT 1 FROM {TABLE} WHERE tenant = '' AND scope = ''")))
+        yield examining.latency(lambda: run(Statement(f"SELECT 1 FROM {TABLE} WHERE digest = ''")))
     yield _durable("fsync", server["fsync"], "a crash of the machine can lose or damage everything")
     yield _durable("full_page_writes", server["full_page_writes"], "a crash of the machine can damage pages")
     yield _synchronous_commit(server["synchronous_commit"])

@@ -17,21 +17,23 @@ TABLE = "semel_records"
 CHANNEL = "semel"
 
 RECORD = ", ".join(f"r.{column}" for column in COLUMNS)
-SAME_KEY = "r.tenant = c.tenant AND r.scope = c.scope AND r.name = c.name"
-NAMED = "r.tenant = $1 AND r.scope = $2 AND r.name = $3"
+NAMED = "r.digest = $1"
+SAME = "r.fingerprint = c.fingerprint AND r.tenant = c.tenant AND r.scope = c.scope AND r.name = c.name"
 PAST_RETENTION = "r.expires_ms + r.refuse_ms <= now_ms AND r.lease_until_ms <= now_ms"
 LAPSED = f"r.state = {IN_PROGRESS} AND r.lease_until_ms <= now_ms"
 NOTIFIED = f"CASE WHEN r.watched_as IS NOT NULL THEN pg_notify('{CHANNEL}', r.watched_as)::text END"
 NOW = "coalesce({0}::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)"
 CLAIMS = """unnest(
-        $1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[], $8::boolean[]
-    ) WITH ORDINALITY AS c (tenant, scope, name, fingerprint, owner, lease_ms, retention_ms, takeover, number)"""
+        $1::bytea[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bigint[],
+        $9::boolean[]
+    ) WITH ORDINALITY
+        AS c (digest, tenant, scope, name, fingerprint, owner, lease_ms, retention_ms, takeover, number)"""
 """The calls that `claim` and `take` are asked for."""
 
 
 def at_key(table: str, columns: str) -> str:
     """The row of the key of `c`, by the primary key whatever the table's size. `LIMIT` keeps it from being a join."""
-    return f"LATERAL (SELECT {columns} FROM {table} r WHERE {SAME_KEY} LIMIT 1)"
+    return f"LATERAL (SELECT {columns} FROM {table} r WHERE r.digest = c.digest LIMIT 1)"
 
 
 def moment(now: str) -> str:
@@ -54,67 +56,67 @@ def claim(table: str) -> str:
     What was there and may be had (`open`) is only told: `take` takes it. Hardly any claim needs that, and in the same
     statement every lone claim and replay would pay for it, with a fifth of what the server does.
 
-    Of what was inserted, the caller knows everything but the time: only its key comes back.
+    Of what was inserted, the caller knows everything but the time: only its digest comes back.
     """
+    there = ", ".join(f"old_{column}" for column in COLUMNS)
     return f"""
-WITH {durable_moment("$9")}, seen AS MATERIALIZED (
-    SELECT c.*, now_ms, r.fingerprint AS old_fingerprint, r.state, r.owner AS old_owner, r.attempt,
-        r.created_ms, r.lease_until_ms, r.expires_ms, r.completed_ms, r.format, r.payload, r.refuse_ms,
-        ({PAST_RETENTION}) OR (c.takeover AND {LAPSED} AND r.fingerprint = c.fingerprint AND r.owner <> c.owner) AS open
+WITH {durable_moment("$10")}, seen AS MATERIALIZED (
+    SELECT c.*, now_ms, {", ".join(f"r.{column} AS old_{column}" for column in COLUMNS)},
+        ({PAST_RETENTION})
+            OR (c.takeover AND {LAPSED} AND {SAME} AND r.owner <> c.owner) AS open
     FROM moment
     CROSS JOIN {CLAIMS}
     LEFT JOIN {at_key(table, RECORD)} r ON true
 ), inserted AS (
     INSERT INTO {table} AS r
-        (tenant, scope, name, fingerprint, state, owner, attempt, created_ms, lease_until_ms, expires_ms)
-    SELECT tenant, scope, name, fingerprint, {IN_PROGRESS}, owner, 1, now_ms, now_ms + lease_ms, now_ms + retention_ms
-    FROM seen WHERE state IS NULL ORDER BY number
-    ON CONFLICT (tenant, scope, name) DO NOTHING
-    RETURNING r.tenant, r.scope, r.name
+        (digest, tenant, scope, name, fingerprint, state, owner, attempt, created_ms, lease_until_ms, expires_ms)
+    SELECT digest, tenant, scope, name, fingerprint, {IN_PROGRESS}, owner, 1, now_ms, now_ms + lease_ms,
+        now_ms + retention_ms
+    FROM seen WHERE old_state IS NULL ORDER BY number
+    ON CONFLICT (digest) DO NOTHING
+    RETURNING r.digest
 )
-SELECT number, now_ms, open, tenant, scope, name, old_fingerprint, state, old_owner, attempt, created_ms,
-    lease_until_ms, expires_ms, completed_ms, format, payload, refuse_ms
-FROM seen WHERE state IS NOT NULL
+SELECT number, NULL::bytea, now_ms, open, {there} FROM seen WHERE old_state IS NOT NULL
 UNION ALL
-SELECT NULL, now_ms, NULL, tenant, scope, name{", NULL" * len(COLUMNS[3:])} FROM inserted, moment"""
+SELECT NULL, digest, now_ms, NULL{", NULL" * len(COLUMNS)} FROM inserted, moment"""
 
 
 def take(table: str) -> str:
     """Takes what is past retention, or lapsed and may be taken over. Who finds it changed has to claim again."""
     return f"""
-WITH {durable_moment("$9")}
+WITH {durable_moment("$10")}
 UPDATE {table} AS r SET
+    tenant = c.tenant, scope = c.scope, name = c.name,
     attempt = CASE WHEN r.expires_ms + r.refuse_ms <= now_ms THEN 1 ELSE r.attempt + 1 END,
     created_ms = CASE WHEN r.expires_ms + r.refuse_ms <= now_ms THEN now_ms ELSE r.created_ms END,
     fingerprint = c.fingerprint, state = {IN_PROGRESS}, owner = c.owner,
     lease_until_ms = now_ms + lease_ms, expires_ms = now_ms + retention_ms,
-    completed_ms = NULL, format = NULL, payload = NULL, refuse_ms = 0
+    format = NULL, payload = NULL, refuse_ms = 0
 FROM moment, {CLAIMS}, {at_key(table, "r.ctid")} found
 WHERE r.ctid = found.ctid AND r.lease_until_ms <= now_ms
     AND (r.expires_ms + r.refuse_ms <= now_ms
-        OR (c.takeover AND r.state = {IN_PROGRESS} AND r.fingerprint = c.fingerprint))
-RETURNING NULL, now_ms, {NOTIFIED}, {RECORD}"""
+        OR (c.takeover AND r.state = {IN_PROGRESS} AND {SAME}))
+RETURNING NULL, r.digest, now_ms, {NOTIFIED}, {RECORD}"""
 
 
 def renew(table: str) -> str:
     return f"""
-WITH {durable_moment("$6")}
+WITH {durable_moment("$4")}
 UPDATE {table} AS r SET lease_until_ms = now_ms + c.lease_ms
-FROM moment, unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[])
-    WITH ORDINALITY AS c (tenant, scope, name, owner, lease_ms, number), {at_key(table, "r.ctid")} found
+FROM moment, unnest($1::bytea[], $2::text[], $3::bigint[]) WITH ORDINALITY AS c (digest, owner, lease_ms, number),
+    {at_key(table, "r.ctid")} found
 WHERE r.ctid = found.ctid AND r.state = {IN_PROGRESS} AND r.owner = c.owner
 RETURNING c.number, r.attempt, r.lease_until_ms"""
 
 
 def complete(table: str) -> str:
     return f"""
-WITH {durable_moment("$10")}
+WITH {durable_moment("$8")}
 UPDATE {table} AS r SET state = c.state, format = c.format, payload = c.payload, refuse_ms = c.refuse_ms,
-    completed_ms = now_ms, lease_until_ms = now_ms, expires_ms = now_ms + c.retention_ms
-FROM moment, unnest(
-        $1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::bytea[],
-        $8::bigint[], $9::bigint[]
-    ) WITH ORDINALITY AS c (tenant, scope, name, owner, state, format, payload, retention_ms, refuse_ms, number),
+    lease_until_ms = now_ms, expires_ms = now_ms + c.retention_ms
+FROM moment,
+    unnest($1::bytea[], $2::text[], $3::bigint[], $4::text[], $5::bytea[], $6::bigint[], $7::bigint[])
+    WITH ORDINALITY AS c (digest, owner, state, format, payload, retention_ms, refuse_ms, number),
     {at_key(table, "r.ctid")} found
 WHERE r.ctid = found.ctid AND r.state = {IN_PROGRESS} AND r.owner = c.owner
 RETURNING c.number, {NOTIFIED}"""
@@ -124,8 +126,7 @@ def owned(table: str) -> str:
     """What still belongs to its owner, in progress or finished."""
     return f"""
 SELECT c.number, r.state
-FROM unnest($1::text[], $2::text[], $3::text[], $4::text[])
-    WITH ORDINALITY AS c (tenant, scope, name, owner, number),
+FROM unnest($1::bytea[], $2::text[]) WITH ORDINALITY AS c (digest, owner, number),
     {at_key(table, "r.owner, r.state")} r
 WHERE r.owner = c.owner"""
 
@@ -133,10 +134,10 @@ WHERE r.owner = c.owner"""
 def release(table: str) -> str:
     """A first attempt that did nothing leaves nothing behind; after a take-over the key stays, in nobody's hands."""
     return f"""
-WITH {durable_moment("$5")}, c AS MATERIALIZED (
+WITH {durable_moment("$3")}, c AS MATERIALIZED (
     SELECT now_ms, c.*, found.ctid AS place
-    FROM moment, unnest($1::text[], $2::text[], $3::text[], $4::text[])
-        WITH ORDINALITY AS c (tenant, scope, name, owner, number), {at_key(table, "r.ctid")} found
+    FROM moment, unnest($1::bytea[], $2::text[]) WITH ORDINALITY AS c (digest, owner, number),
+        {at_key(table, "r.ctid")} found
 ), gone AS (
     DELETE FROM {table} AS r USING c
     WHERE r.ctid = c.place AND r.state = {IN_PROGRESS} AND r.owner = c.owner AND r.attempt = 1
@@ -151,45 +152,46 @@ SELECT * FROM gone UNION ALL SELECT * FROM kept"""
 
 def read(table: str) -> str:
     return f"""
-WITH {moment("$4")}
-SELECT {RECORD} FROM moment
-CROSS JOIN unnest($1::text[], $2::text[], $3::text[]) AS c (tenant, scope, name)
+WITH {moment("$2")}
+SELECT c.number, {RECORD} FROM moment
+CROSS JOIN unnest($1::bytea[]) WITH ORDINALITY AS c (digest, number)
 CROSS JOIN {at_key(table, RECORD)} r
 WHERE NOT ({PAST_RETENTION})"""
 
 
 def resolve(table: str) -> str:
     return f"""
-WITH {durable_moment("$10")}
-UPDATE {table} AS r SET state = $6, format = $7, payload = $8, owner = '',
-    completed_ms = now_ms, lease_until_ms = now_ms, expires_ms = now_ms + $9::bigint
-FROM moment WHERE {NAMED} AND {LAPSED} AND r.attempt = $4 AND r.owner = $5
+WITH {durable_moment("$8")}
+UPDATE {table} AS r SET state = $4, format = $5, payload = $6, owner = '',
+    lease_until_ms = now_ms, expires_ms = now_ms + $7::bigint
+FROM moment WHERE {NAMED} AND {LAPSED} AND r.attempt = $2 AND r.owner = $3
 RETURNING {NOTIFIED}"""
 
 
 def resolve_nothing_done(table: str) -> str:
     return f"""
-WITH {durable_moment("$6")}
-DELETE FROM {table} AS r USING moment WHERE {NAMED} AND {LAPSED} AND r.attempt = $4 AND r.owner = $5
+WITH {durable_moment("$4")}
+DELETE FROM {table} AS r USING moment WHERE {NAMED} AND {LAPSED} AND r.attempt = $2 AND r.owner = $3
 RETURNING {NOTIFIED}"""
 
 
+COMPLETED = f"CASE WHEN r.state <> {IN_PROGRESS} THEN r.lease_until_ms END"
 SEEN = (
-    f"{NAMED} AND r.attempt = $4 AND r.owner = $5 AND r.created_ms = $6::bigint "
-    "AND r.completed_ms IS NOT DISTINCT FROM $7::bigint"
+    f"{NAMED} AND r.attempt = $2 AND r.owner = $3 AND r.created_ms = $4::bigint "
+    f"AND {COMPLETED} IS NOT DISTINCT FROM $5::bigint"
 )
 
 
 def remove(table: str) -> str:
     return f"""
-WITH {durable_moment("$8")}
+WITH {durable_moment("$6")}
 DELETE FROM {table} AS r USING moment WHERE {SEEN} AND r.lease_until_ms <= now_ms
 RETURNING {NOTIFIED}"""
 
 
 def expire(table: str) -> str:
     return f"""
-WITH {durable_moment("$8")}
+WITH {durable_moment("$6")}
 UPDATE {table} AS r SET expires_ms = least(r.expires_ms, now_ms)
 FROM moment WHERE {SEEN} AND r.state <> {IN_PROGRESS}
 RETURNING 1"""
@@ -199,10 +201,10 @@ def watch(table: str) -> str:
     """Marks the row once, however many wait. One row means that the owner holds the key and will wake us."""
     return f"""
 WITH held AS (
-    SELECT r.watched_as FROM {table} r WHERE {NAMED} AND r.state = {IN_PROGRESS} AND r.owner = $4
+    SELECT r.watched_as FROM {table} r WHERE {NAMED} AND r.state = {IN_PROGRESS} AND r.owner = $2
 ), marked AS (
-    UPDATE {table} AS r SET watched_as = $5
-    WHERE {NAMED} AND r.state = {IN_PROGRESS} AND r.owner = $4 AND r.watched_as IS NULL AND EXISTS (SELECT FROM held)
+    UPDATE {table} AS r SET watched_as = $3
+    WHERE {NAMED} AND r.state = {IN_PROGRESS} AND r.owner = $2 AND r.watched_as IS NULL AND EXISTS (SELECT FROM held)
     RETURNING 1
 )
 SELECT 1 FROM held WHERE watched_as IS NOT NULL UNION ALL SELECT * FROM marked"""

@@ -20,14 +20,14 @@ from semel.errors import StoreUnavailable
 from semel.store import Counts, Filter, Page
 from semel.stores.postgres import inspection, queries
 from semel.stores.postgres.schema import quoted
-from semel.stores.sql.rows import CODES, IN_PROGRESS, to_record
+from semel.stores.sql.digests import digest_of
+from semel.stores.sql.rows import CODES, IN_PROGRESS, checked, to_record
 from semel.stores.sql.statements import Rows, Script, Statement
 
-Parts = tuple[str, str, str]
-Asked = tuple[Parts, int, Claim]
-"""A claim, after its key and its number in the batch."""
-Held = tuple[str, str, str, str]
-"""A key and its owner: what renew, complete and release act on."""
+Asked = tuple[bytes, int, Claim]
+"""A claim, after the digest of its key and its number in the batch."""
+Held = tuple[bytes, str]
+"""A key's digest and its owner: what renew, complete and release act on."""
 ROUNDS_MAX = 20
 """How often a claim is asked again because its key changed hands in the same moment."""
 PURGE_MAX = 1_000
@@ -72,12 +72,12 @@ class Scripts:
 
     def claim(self, calls: Sequence[Claim], now_ms: int | None) -> Script[list[Claimed]]:
         replies: dict[int, Claimed] = {}
-        waiting = sorted((_parts(call.key), number, call) for number, call in enumerate(calls))
+        waiting = sorted((digest_of(call.key), number, call) for number, call in enumerate(calls))
         for _ in range(ROUNDS_MAX):
             rows = yield from do(Statement(self._claim, [*_claims(waiting), now_ms]))
-            if open := [waiting[row[0] - 1] for row in rows if row[2]]:
+            if open := [waiting[row[0] - 1] for row in rows if row[3]]:
                 taken = yield from do(Statement(self._take, [*_claims(open), now_ms]))
-                rows = [*(row for row in rows if not row[2]), *taken]
+                rows = [*(row for row in rows if not row[3]), *taken]
             replies.update(_claimed(waiting, rows))
             if len(replies) == len(calls):
                 return [replies[number] for number in range(len(calls))]
@@ -109,10 +109,9 @@ class Scripts:
         return [done.pop(held, None) is not None for held in given]
 
     def read(self, calls: Sequence[Read], now_ms: int | None) -> Script[list[Record | None]]:
-        wanted = dict.fromkeys(_parts(call.key) for call in calls)
-        rows = yield from do(Statement(self._read, [*_arrays(wanted), now_ms]))
-        records = {row[:3]: to_record(row) for row in rows}
-        return [records.get(_parts(call.key)) for call in calls]
+        rows = yield from do(Statement(self._read, [[digest_of(call.key) for call in calls], now_ms]))
+        found = {number: checked(to_record(tuple(row)), calls[number - 1].key) for number, *row in rows}
+        return [found.get(number) for number in range(1, len(calls) + 1)]
 
     def _change(
         self, sql: str, fields: dict[Held, tuple[Any, ...]], now_ms: int | None
@@ -137,13 +136,14 @@ class Scripts:
             fields = {held: fields[held] for held, state in states.items() if state == IN_PROGRESS}
             if not fields:
                 return done, finished
-        raise StoreUnavailable(f"{Key(*next(iter(fields))[:3])} changed {ROUNDS_MAX} times while its owner was writing")
+        digest, _ = next(iter(fields))
+        raise StoreUnavailable(f"the record {digest.hex()} changed {ROUNDS_MAX} times while its owner was writing")
 
     def resolve(self, calls: Sequence[Resolve], now_ms: int | None) -> Script[list[bool]]:
         """One after the other: operators and reconcilers resolve now and then, not in crowds."""
         replies: list[bool] = []
         for call in calls:
-            named = [*_parts(call.key), call.attempt, call.owner]
+            named = [digest_of(call.key), call.attempt, call.owner]
             if call.result is None:
                 rows = yield from do(Statement(queries.resolve_nothing_done(self._table), [*named, now_ms]))
             else:
@@ -155,14 +155,14 @@ class Scripts:
     def remove(self, calls: Sequence[Remove], now_ms: int | None) -> Script[list[bool]]:
         replies: list[bool] = []
         for call in calls:
-            seen = [*_parts(call.key), call.attempt, call.owner, call.created_ms, call.completed_ms]
+            seen = [digest_of(call.key), call.attempt, call.owner, call.created_ms, call.completed_ms]
             sql = (queries.expire if call.expire else queries.remove)(self._table)
             replies.append(bool((yield from do(Statement(sql, [*seen, now_ms])))))
         return replies
 
     def watch(self, key: Key, owner: str, token: str) -> Script[bool]:
         """Ask to be notified with `token` when `owner` no longer holds `key`; False when that is so already."""
-        return bool((yield from do(Statement(self._watch, [*_parts(key), owner, token]))))
+        return bool((yield from do(Statement(self._watch, [digest_of(key), owner, token]))))
 
     def purge(self, limit: int, now_ms: int | None) -> Script[int]:
         purged = 0
@@ -182,22 +182,22 @@ class Scripts:
 
 
 def _claimed(calls: Sequence[Asked], rows: Rows) -> dict[int, Claimed]:
-    """What was there comes back by the number of the call, what was granted by key. Who lost a race finds neither."""
-    first = {parts: call for parts, _, call in reversed(calls)}
+    """What was there comes back by the call's number, what was granted by its digest. Who lost a race finds neither."""
+    first = {digest: call for digest, _, call in reversed(calls)}
     there: dict[int, tuple[Record, int]] = {}
-    granted: dict[Parts, tuple[Record, int]] = {}
+    granted: dict[bytes, tuple[Record, int]] = {}
     for row in rows:
-        at, now_ms, _, tenant, scope, name, fingerprint = row[:7]
+        at, digest, now_ms, _, tenant = row[:5]
         if at is not None:
-            there[at] = to_record(row[3:]), now_ms
-        elif fingerprint is not None:
-            granted[tenant, scope, name] = to_record(row[3:]), now_ms
+            there[at] = to_record(row[4:]), now_ms
+        elif tenant is not None:
+            granted[bytes(digest)] = to_record(row[4:]), now_ms
         else:
-            granted[tenant, scope, name] = _inserted(first[tenant, scope, name], now_ms), now_ms
+            granted[bytes(digest)] = _inserted(first[bytes(digest)], now_ms), now_ms
     replies: dict[int, Claimed] = {}
-    for at, (parts, number, call) in enumerate(calls, 1):
-        if found := there.get(at) or granted.get(parts):
-            record, now_ms = found
+    for at, (digest, number, call) in enumerate(calls, 1):
+        if found := there.get(at) or granted.get(digest):
+            record, now_ms = checked(found[0], call.key), found[1]
             ours = record.in_progress() and record.owner == call.owner and record.fingerprint == call.fingerprint
             replies[number] = Acquired(record.lease) if ours else Occupied(record, now_ms)
     return replies
@@ -205,8 +205,18 @@ def _claimed(calls: Sequence[Asked], rows: Rows) -> dict[int, Claimed]:
 
 def _claims(calls: Sequence[Asked]) -> list[list[Any]]:
     return _arrays(
-        (*parts, call.fingerprint, call.owner, call.lease_ms, call.retention_ms, call.takeover)
-        for parts, _, call in calls
+        (
+            digest,
+            call.key.tenant,
+            call.key.scope,
+            call.key.name,
+            call.fingerprint,
+            call.owner,
+            call.lease_ms,
+            call.retention_ms,
+            call.takeover,
+        )
+        for digest, _, call in calls
     )
 
 
@@ -220,12 +230,8 @@ def _renewed(lease: Lease, row: list[Any] | None) -> Lease | None:
     return None if row is None else Lease(lease.key, lease.owner, *row)
 
 
-def _parts(key: Key) -> Parts:
-    return key.tenant, key.scope, key.name
-
-
 def _held(lease: Lease) -> Held:
-    return *_parts(lease.key), lease.owner
+    return digest_of(lease.key), lease.owner
 
 
 def _arrays(rows: Iterable[tuple[Any, ...]]) -> list[list[Any]]:

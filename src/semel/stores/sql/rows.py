@@ -18,7 +18,6 @@ COLUMNS = (
     "created_ms",
     "lease_until_ms",
     "expires_ms",
-    "completed_ms",
     "format",
     "payload",
     "refuse_ms",
@@ -26,6 +25,9 @@ COLUMNS = (
 IN_PROGRESS, SUCCEEDED, FAILED = 0, 1, 2
 CODES = {State.IN_PROGRESS: IN_PROGRESS, State.SUCCEEDED: SUCCEEDED, State.FAILED: FAILED}
 STATES = {code: state for state, code in CODES.items()}
+SHORT_FORMATS = {"http.1": 1, "value.1": 2, "error.1": 3, "sealed.1": 4}
+"""Formats that a row may spell as a number: a file has one in every record."""
+FORMATS = {number: format for format, number in SHORT_FORMATS.items()}
 
 
 def to_record(row: tuple[Any, ...]) -> Record:
@@ -44,23 +46,30 @@ def to_record(row: tuple[Any, ...]) -> Record:
         created,
         lease_until,
         expires,
-        completed,
         format,
         payload,
         refuse,
     ) = row
     try:
         key, state = Key(tenant, scope, name), STATES[code]
-        # Finished without a format: a tombstone, whose result was purged.
-        result = None
-        if state is not State.IN_PROGRESS and format is not None:
-            result = Result(format, _bytes(payload), ok=state is State.SUCCEEDED)
+        completed = result = None
+        if state is not State.IN_PROGRESS:
+            completed = lease_until  # the end of the work is the end of its lease
+            if format is not None:  # else a tombstone, whose result was purged
+                result = Result(FORMATS.get(format, format), _bytes(payload), ok=state is State.SUCCEEDED)
     except (KeyError, TypeError, ValueError) as error:
         raise RecordUnreadable(
             f"the record of {tenant!r}, {scope!r}, {name!r} (state {code!r}, format {format!r}) was not written by a "
             f"version that this one knows: upgrade semel ({error})"
         ) from None
     return Record(key, fingerprint, state, owner, attempt, created, lease_until, expires, completed, result, refuse)
+
+
+def checked(record: Record, key: Key) -> Record:
+    """The record that was found by the digest of `key`: nobody is ever shown another key's."""
+    if record.key != key:
+        raise RecordUnreadable(f"the record of {record.key} has the digest of {key}: use another name for one of them")
+    return record
 
 
 def _bytes(payload: Any) -> bytes:

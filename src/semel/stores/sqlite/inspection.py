@@ -5,6 +5,7 @@ from __future__ import annotations
 from semel.core.effects import do
 from semel.store import Counts, Filter, Page
 from semel.stores.cursor import key_after, page
+from semel.stores.sql.digests import number_of, numbers_of
 from semel.stores.sql.rows import FAILED, SUCCEEDED, to_record
 from semel.stores.sql.statements import Script, Statement
 from semel.stores.sqlite.scripts import FINISHED_PAST_RETENTION, LAPSED_PAST_RETENTION, PAST_RETENTION, SELECT
@@ -30,26 +31,30 @@ def scan(filter: Filter, cursor: str | None, limit: int, now_ms: int) -> Script[
     after = key_after(cursor)
     sql = f"{SCANS[filter.state]} AND NOT {PAST_RETENTION} AND created_ms <= :created"
     if filter.tenant is not None:
-        sql += " AND tenant = :tenant"
+        sql += " AND digest BETWEEN :tenant_first AND :tenant_last AND tenant = :tenant"
     if filter.scope is not None:
         sql += " AND scope = :scope"
     if filter.name_prefix:
         sql += " AND substr(name, 1, :prefix_size) = :prefix"
     if after is not None:
-        sql += " AND (tenant, scope, name) > (:after_tenant, :after_scope, :after_name)"
+        sql += " AND (digest, tenant, scope, name) > (:after_digest, :after_tenant, :after_scope, :after_name)"
+    first, last = numbers_of(filter.tenant or "")
     given = {
         "now": now_ms,
         "created": now_ms - filter.older_than_ms,
         "tenant": filter.tenant,
+        "tenant_first": first,
+        "tenant_last": last,
         "scope": filter.scope,
         "prefix": filter.name_prefix,
         "prefix_size": len(filter.name_prefix),
+        "after_digest": after and number_of(after),
         "after_tenant": after and after.tenant,
         "after_scope": after and after.scope,
         "after_name": after and after.name,
         "limit": limit + 1,
     }
-    rows = yield from do(Statement(f"{sql} ORDER BY tenant, scope, name LIMIT :limit", given))
+    rows = yield from do(Statement(f"{sql} ORDER BY digest, tenant, scope, name LIMIT :limit", given))
     return page([to_record(row) for row in rows], limit)
 
 

@@ -18,9 +18,10 @@ from semel.core.effects import Claim, Complete, Effect, Read
 from semel.core.records import Acquired, Key, Lease, Occupied, Record, Result
 from semel.drive import drive
 from semel.errors import RecordUnreadable
-from semel.stores.sql.rows import COLUMNS, FAILED, STATES, SUCCEEDED, to_record
+from semel.stores.sql.digests import number_of
+from semel.stores.sql.rows import COLUMNS, FAILED, FORMATS, SHORT_FORMATS, STATES, SUCCEEDED, to_record
 from semel.stores.sqlite.connect import runner
-from semel.stores.sqlite.scripts import COMPLETE, INSERT, READ, SCRIPTS, shown
+from semel.stores.sqlite.scripts import FINISH, FIRST, HELD, INTO, READ, SCRIPTS, shown
 
 NAMED = re.compile(r"(?<![:\w]):([a-z_]+)")
 
@@ -40,15 +41,18 @@ def by_position(sql: str, *names: str) -> tuple[str, Callable[[tuple[Any, ...]],
     return NAMED.sub("?", sql), itemgetter(*(names.index(name) for name in NAMED.findall(sql)))
 
 
-KEY = ("tenant", "scope", "name", "now")
+KEY = ("digest", "tenant", "scope", "name", "now")
+# The first key of its digest, as a rule. Of one row, as SQLite knows then: it updates while it looks.
 INSERTED, for_insert = by_position(
-    f"{INSERT} ON CONFLICT (tenant, scope, name) DO NOTHING", *KEY, "fingerprint", "owner", "lease", "retention"
+    f"{INTO} VALUES ({FIRST}, 0) ON CONFLICT (digest, nth) DO NOTHING",
+    *(*KEY, "fingerprint", "owner", "lease", "retention"),
 )
 COMPLETED, for_complete = by_position(
-    COMPLETE.removesuffix(" RETURNING 1"), *KEY, "owner", "state", "format", "payload", "retention", "refuse"
+    f"{FINISH} WHERE nth = 0 AND {HELD}",
+    *(*KEY, "owner", "state", "format", "payload", "retention", "refuse"),
 )
 # Who asks for a key knows it: it is neither read again nor made again.
-FOUND, for_read = by_position(READ.replace(", ".join(COLUMNS), ", ".join(COLUMNS[len(KEY) - 1 :])), *KEY)
+FOUND, for_read = by_position(READ.replace(", ".join(COLUMNS), ", ".join(COLUMNS[3:])), *KEY)
 
 
 def look(connection: sqlite3.Connection, calls: Sequence[Effect[Any]], now_ms: int) -> list[Any]:
@@ -58,7 +62,8 @@ def look(connection: sqlite3.Connection, calls: Sequence[Effect[Any]], now_ms: i
         reply: Any = LATER
         if type(call) is Claim or type(call) is Read:
             key = call.key
-            row = connection.execute(FOUND, for_read((key.tenant, key.scope, key.name, now_ms))).fetchone()
+            given = (number_of(key), key.tenant, key.scope, key.name, now_ms)
+            row = connection.execute(FOUND, for_read(given)).fetchone()
             if row is not None:
                 reply = _seen(call, row, now_ms)
             elif type(call) is Read:
@@ -77,14 +82,17 @@ def write(connection: sqlite3.Connection, calls: Sequence[Effect[Any]], now_ms: 
     for call in calls:
         if type(call) is Claim:  # nobody has the key, as a rule; then it is the caller's first attempt
             key, owner, lease_ms = call.key, call.owner, call.lease_ms
-            given = (key.tenant, key.scope, key.name, now_ms, call.fingerprint, owner, lease_ms, call.retention_ms)
+            named = (number_of(key), key.tenant, key.scope, key.name, now_ms)
+            given = (*named, call.fingerprint, owner, lease_ms, call.retention_ms)
             if connection.execute(INSERTED, for_insert(given)).rowcount == 1:
                 replies.append(Acquired(Lease(key, owner, 1, now_ms + lease_ms)))
                 continue
         elif type(call) is Complete:  # the caller still has the key, as a rule
             key, owner, result = call.lease.key, call.lease.owner, call.result
-            answer = (SUCCEEDED if result.ok else FAILED, result.format, result.payload)
-            given = (key.tenant, key.scope, key.name, now_ms, owner, *answer, call.retention_ms, call.refuse_ms)
+            named = (number_of(key), key.tenant, key.scope, key.name, now_ms)
+            format = SHORT_FORMATS.get(result.format, result.format)
+            answer = (SUCCEEDED if result.ok else FAILED, format, result.payload)
+            given = (*named, owner, *answer, call.retention_ms, call.refuse_ms)
             if connection.execute(COMPLETED, for_complete(given)).rowcount == 1:
                 replies.append(True)
                 continue
@@ -110,13 +118,13 @@ def _seen(call: Claim | Read, row: tuple[Any, ...], now_ms: int) -> Any:
 
 
 def _record(key: Key, row: tuple[Any, ...]) -> Record:
-    fingerprint, code, owner, attempt, created, lease, expires, completed, format, payload, refuse = row
-    if type(code) is int and code in (SUCCEEDED, FAILED) and type(format) is str and type(payload) is bytes:
+    fingerprint, code, owner, attempt, created, lease, expires, format, payload, refuse = row
+    if type(code) is int and code in (SUCCEEDED, FAILED) and format is not None and type(payload) is bytes:
         try:
-            result = Result(format, payload, code == SUCCEEDED)
-        except ValueError:
+            result = Result(FORMATS.get(format, format), payload, code == SUCCEEDED)
+        except (TypeError, ValueError):
             pass  # the other one says what is wrong with it
         else:
-            times = (created, lease, expires, completed)
+            times = (created, lease, expires, lease)
             return Record(key, fingerprint, STATES[code], owner, attempt, *times, result, refuse)
     return to_record((key.tenant, key.scope, key.name, *row))

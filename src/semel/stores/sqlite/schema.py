@@ -10,6 +10,8 @@ SQLITE_MIN = (3, 35, 0)
 """The first with RETURNING (March 2021)."""
 
 RECORDS = """CREATE TABLE semel_records (
+    digest INTEGER NOT NULL,
+    nth INTEGER NOT NULL DEFAULT 0,
     tenant TEXT NOT NULL,
     scope TEXT NOT NULL,
     name TEXT NOT NULL,
@@ -20,12 +22,12 @@ RECORDS = """CREATE TABLE semel_records (
     created_ms INTEGER NOT NULL,
     lease_until_ms INTEGER NOT NULL,
     expires_ms INTEGER NOT NULL,
-    completed_ms INTEGER,
-    format TEXT,
+    format,
     payload BLOB,
     refuse_ms INTEGER NOT NULL DEFAULT 0,
-    UNIQUE (tenant, scope, name)
+    UNIQUE (digest, nth)
 )"""
+"""The digest finds a record, its key decides. Among keys of one digest, of which nobody has seen two, `nth` counts."""
 
 # Two partial indexes instead of one on the expiry: a record is in one of them, and each answers its counts alone.
 IN_PROGRESS = "CREATE INDEX semel_in_progress ON semel_records (lease_until_ms, expires_ms, state) WHERE state = 0"

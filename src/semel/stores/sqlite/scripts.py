@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 from semel.core import model
 from semel.core.effects import Claim, Complete, Effect, Read, Release, Remove, Renew, Resolve, do
 from semel.core.records import Acquired, Claimed, Key, Lease, Occupied, Record, Result
-from semel.stores.sql.rows import CODES, COLUMNS, to_record
+from semel.stores.sql.digests import number_of
+from semel.stores.sql.rows import CODES, COLUMNS, SHORT_FORMATS, to_record
 from semel.stores.sql.statements import Script, Statement
 
 C = TypeVar("C")
@@ -33,7 +34,7 @@ class Purge(Effect[int], frozen=True):
     limit: int
 
 
-KEY = "tenant = :tenant AND scope = :scope AND name = :name"
+KEY = "digest = :digest AND tenant = :tenant AND scope = :scope AND name = :name"
 # A finished record has no lease, one in progress no refusal; each kind is asked for by its own index.
 LAPSED_PAST_RETENTION = "(expires_ms <= :now AND lease_until_ms <= :now)"
 FINISHED_PAST_RETENTION = "(expires_ms <= :now AND expires_ms + refuse_ms <= :now)"
@@ -41,23 +42,26 @@ PAST_RETENTION = f"({FINISHED_PAST_RETENTION} AND lease_until_ms <= :now)"
 HELD = f"{KEY} AND owner = :owner AND state = 0"
 UNKNOWN = f"{KEY} AND attempt = :attempt AND owner = :owner AND state = 0 AND lease_until_ms <= :now"
 FINISH = """UPDATE semel_records SET
-    state = :state, completed_ms = :now, lease_until_ms = :now, expires_ms = :now + :retention,
+    state = :state, lease_until_ms = :now, expires_ms = :now + :retention,
     format = :format, payload = :payload, refuse_ms = :refuse"""
 
 SELECT = f"SELECT {', '.join(COLUMNS)} FROM semel_records"
 READ = f"{SELECT} WHERE {KEY} AND NOT {PAST_RETENTION}"
-INSERT = """INSERT INTO semel_records
-        (tenant, scope, name, fingerprint, state, owner, attempt, created_ms, lease_until_ms, expires_ms)
-    VALUES (:tenant, :scope, :name, :fingerprint, 0, :owner, 1, :now, :now + :lease, :now + :retention)"""
-CLAIM = f"""{INSERT}
-    ON CONFLICT (tenant, scope, name) DO UPDATE SET
+INTO = """INSERT INTO semel_records
+        (digest, tenant, scope, name, fingerprint, state, owner, attempt, created_ms, lease_until_ms, expires_ms,
+        nth)"""
+FIRST = ":digest, :tenant, :scope, :name, :fingerprint, 0, :owner, 1, :now, :now + :lease, :now + :retention"
+NTH = "(SELECT coalesce(max(nth) + 1, 0) FROM semel_records WHERE digest = :digest)"
+CLAIM = f"""{INTO} SELECT {FIRST}, {NTH} WHERE NOT EXISTS (SELECT 1 FROM semel_records WHERE {KEY})
+    RETURNING attempt, lease_until_ms"""
+TAKE = f"""UPDATE semel_records SET
         attempt = CASE WHEN {PAST_RETENTION} THEN 1 ELSE attempt + 1 END,
-        created_ms = CASE WHEN {PAST_RETENTION} THEN excluded.created_ms ELSE created_ms END,
-        fingerprint = excluded.fingerprint, state = 0, owner = excluded.owner,
-        lease_until_ms = excluded.lease_until_ms, expires_ms = excluded.expires_ms,
-        completed_ms = NULL, format = NULL, payload = NULL, refuse_ms = 0
-    WHERE {PAST_RETENTION}
-        OR (:takeover AND state = 0 AND lease_until_ms <= :now AND fingerprint = :fingerprint AND owner <> :owner)
+        created_ms = CASE WHEN {PAST_RETENTION} THEN :now ELSE created_ms END,
+        fingerprint = :fingerprint, state = 0, owner = :owner,
+        lease_until_ms = :now + :lease, expires_ms = :now + :retention,
+        format = NULL, payload = NULL, refuse_ms = 0
+    WHERE {KEY} AND ({PAST_RETENTION}
+        OR (:takeover AND state = 0 AND lease_until_ms <= :now AND fingerprint = :fingerprint AND owner <> :owner))
     RETURNING attempt, lease_until_ms"""
 RENEW = f"UPDATE semel_records SET lease_until_ms = :now + :lease WHERE {HELD} RETURNING attempt, lease_until_ms"
 COMPLETE = f"{FINISH} WHERE {HELD} RETURNING 1"
@@ -66,7 +70,8 @@ RELEASE_FIRST = f"DELETE FROM semel_records WHERE {HELD} AND attempt = 1 RETURNI
 RELEASE_LATER = f"UPDATE semel_records SET owner = '', lease_until_ms = :now WHERE {HELD} RETURNING 1"
 RESOLVE = f"{FINISH}, owner = '' WHERE {UNKNOWN} RETURNING 1"
 RESOLVE_UNDONE = f"DELETE FROM semel_records WHERE {UNKNOWN} RETURNING 1"
-SEEN = f"{KEY} AND owner = :owner AND attempt = :attempt AND created_ms = :created AND completed_ms IS :completed"
+COMPLETED = "CASE WHEN state <> 0 THEN lease_until_ms END"
+SEEN = f"{KEY} AND owner = :owner AND attempt = :attempt AND created_ms = :created AND {COMPLETED} IS :completed"
 REMOVE = f"DELETE FROM semel_records WHERE {SEEN} AND lease_until_ms <= :now RETURNING 1"
 EXPIRE = f"UPDATE semel_records SET expires_ms = min(expires_ms, :now) WHERE {SEEN} AND state <> 0 RETURNING 1"
 EMPTY = "UPDATE semel_records SET format = NULL, payload = NULL, expires_ms = expires_ms + refuse_ms, refuse_ms = 0"
@@ -81,12 +86,13 @@ PURGES = tuple(  # one for each index, and one for the results of keys that are 
 HOLDS = f"SELECT 1 FROM semel_records WHERE {HELD}"
 
 
-def _of(key: Key, now_ms: int, **others: object) -> dict[str, object]:
-    return {"tenant": key.tenant, "scope": key.scope, "name": key.name, "now": now_ms, **others}
+def named(key: Key, **others: object) -> dict[str, object]:
+    """What fills `KEY`."""
+    return {"digest": number_of(key), "tenant": key.tenant, "scope": key.scope, "name": key.name, **others}
 
 
 def _find(key: Key, now_ms: int) -> Script[Record | None]:
-    rows = yield from do(Statement(READ, _of(key, now_ms)))
+    rows = yield from do(Statement(READ, named(key, now=now_ms)))
     return to_record(rows[0]) if rows else None
 
 
@@ -107,8 +113,11 @@ def shown(call: Claim, found: Record | None, now_ms: int) -> Claimed | None:
 
 
 def _claim(call: Claim, now_ms: int) -> Script[Claimed]:
-    given = _of(call.key, now_ms, fingerprint=call.fingerprint, owner=call.owner, takeover=call.takeover)
-    rows = yield from do(Statement(CLAIM, given | {"lease": call.lease_ms, "retention": call.retention_ms}))
+    given = named(call.key, now=now_ms, fingerprint=call.fingerprint, owner=call.owner)
+    given |= {"lease": call.lease_ms, "retention": call.retention_ms}
+    rows = yield from do(Statement(CLAIM, given))
+    if not rows:
+        rows = yield from do(Statement(TAKE, given | {"takeover": call.takeover}))
     if rows:
         return Acquired(Lease(call.key, call.owner, *rows[0]))
     found = yield from _find(call.key, now_ms)
@@ -119,12 +128,14 @@ def _claim(call: Claim, now_ms: int) -> Script[Claimed]:
 
 
 def _renew(call: Renew, now_ms: int) -> Script[Lease | None]:
-    rows = yield from do(Statement(RENEW, _of(call.lease.key, now_ms, owner=call.lease.owner, lease=call.lease_ms)))
+    rows = yield from do(
+        Statement(RENEW, named(call.lease.key, now=now_ms, owner=call.lease.owner, lease=call.lease_ms))
+    )
     return Lease(call.lease.key, call.lease.owner, *rows[0]) if rows else None
 
 
 def _complete(call: Complete, now_ms: int) -> Script[bool]:
-    given = _of(call.lease.key, now_ms, owner=call.lease.owner)
+    given = named(call.lease.key, now=now_ms, owner=call.lease.owner)
     given |= _result(call.result, call.retention_ms, call.refuse_ms)
     if (yield from do(Statement(COMPLETE, given))):
         return True
@@ -132,21 +143,21 @@ def _complete(call: Complete, now_ms: int) -> Script[bool]:
 
 
 def _release(call: Release, now_ms: int) -> Script[bool]:
-    given = _of(call.lease.key, now_ms, owner=call.lease.owner)
+    given = named(call.lease.key, now=now_ms, owner=call.lease.owner)
     if (yield from do(Statement(RELEASE_FIRST, given))):
         return True
     return bool((yield from do(Statement(RELEASE_LATER, given))))
 
 
 def _resolve(call: Resolve, now_ms: int) -> Script[bool]:
-    given = _of(call.key, now_ms, attempt=call.attempt, owner=call.owner)
+    given = named(call.key, now=now_ms, attempt=call.attempt, owner=call.owner)
     if call.result is None:
         return bool((yield from do(Statement(RESOLVE_UNDONE, given))))
     return bool((yield from do(Statement(RESOLVE, given | _result(call.result, call.retention_ms)))))
 
 
 def _remove(call: Remove, now_ms: int) -> Script[bool]:
-    given = _of(call.key, now_ms, owner=call.owner, attempt=call.attempt)
+    given = named(call.key, now=now_ms, owner=call.owner, attempt=call.attempt)
     times = {"created": call.created_ms, "completed": call.completed_ms}
     return bool((yield from do(Statement(EXPIRE if call.expire else REMOVE, given | times))))
 
@@ -161,7 +172,7 @@ def _purge(call: Purge, now_ms: int) -> Script[int]:
 def _result(result: Result, retention_ms: int, refuse_ms: int = 0) -> dict[str, object]:
     return {
         "state": CODES[result.state],
-        "format": result.format,
+        "format": SHORT_FORMATS.get(result.format, result.format),
         "payload": result.payload,
         "retention": retention_ms,
         "refuse": refuse_ms,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from semel.core.records import Key
 from semel.errors import StoreError
 from semel.stores.sqlite.connections import Connections
-from semel.stores.sqlite.scripts import HOLDS
+from semel.stores.sqlite.scripts import HOLDS, named
 
 POLL_S = 0.01
 
@@ -88,7 +88,6 @@ class Watch:
                 with self._lock:
                     held = {(waiter.key, waiter.owner) for waiters in self._waiters.values() for waiter in waiters}
                 for key, owner in held:
-                    given = {"tenant": key.tenant, "scope": key.scope, "name": key.name, "owner": owner}
-                    if connection.execute(HOLDS, given).fetchone() is None:
+                    if connection.execute(HOLDS, named(key, owner=owner)).fetchone() is None:
                         self.wake(key)
             return connection, version
