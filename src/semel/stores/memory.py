@@ -17,7 +17,7 @@ from semel.store import Clock, Counts, Filter, Finding, Page, seen_as
 from semel.stores.cursor import key_after, page, sort_key
 from semel.stores.faces import AsyncFace, Face
 from semel.stores.url import StoreUrl
-from semel.stores.waiters import AsyncWaiters, Waiters, woken
+from semel.stores.waiters import AsyncWaiters, Waiters
 
 T = TypeVar("T")
 Step = Callable[..., tuple[Record | None, Any]]
@@ -151,7 +151,7 @@ class AsyncMemoryStore(AsyncFace):
         with self._waiters.registered(key) as changed:
             if not self._records.held_by(key, owner):
                 return True
-            return await woken(changed, timeout_ms)
+            return await changed.wait(timeout_ms / 1000)
 
     async def scan(self, filter: Filter = Filter(), *, cursor: str | None = None, limit: int = 100) -> Page:
         return self._records.scan(filter, cursor, limit)

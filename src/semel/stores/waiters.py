@@ -60,52 +60,67 @@ class Waiters:
             return list(self._events)
 
 
+class Change:
+    """What one task waits for. A timer ends its wait, too: cheaper than a time limit that would have to cancel it."""
+
+    __slots__ = ("_happened", "_sleeper")
+
+    def __init__(self) -> None:
+        self._happened = False
+        self._sleeper: asyncio.Future[bool] | None = None
+
+    def set(self) -> None:
+        self._happened = True
+        if self._sleeper is not None:
+            _end(self._sleeper, True)
+
+    def clear(self) -> None:
+        self._happened = False
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Sleep until it happens, unless it has; False when the time ran out first."""
+        if self._happened or timeout_s <= 0:
+            return self._happened
+        loop = asyncio.get_running_loop()
+        self._sleeper = sleeper = loop.create_future()
+        timer = loop.call_later(timeout_s, _end, sleeper, False)
+        try:
+            return await sleeper or self._happened
+        finally:
+            timer.cancel()
+
+
+def _end(sleeper: asyncio.Future[bool], happened: bool) -> None:
+    if not sleeper.done():
+        sleeper.set_result(happened)
+
+
 class AsyncWaiters:
     """For tasks of one event loop."""
 
     def __init__(self) -> None:
-        self._events: dict[Key, set[asyncio.Event]] = {}
+        self._changes: dict[Key, set[Change]] = {}
 
     @contextmanager
-    def registered(self, key: Key) -> Iterator[asyncio.Event]:
-        event = asyncio.Event()
-        self._events.setdefault(key, set()).add(event)
+    def registered(self, key: Key) -> Iterator[Change]:
+        change = Change()
+        self._changes.setdefault(key, set()).add(change)
         try:
-            yield event
+            yield change
         finally:
-            events = self._events[key]
-            events.discard(event)
-            if not events:
-                del self._events[key]
+            changes = self._changes[key]
+            changes.discard(change)
+            if not changes:
+                del self._changes[key]
 
     def wake(self, key: Key) -> None:
-        for event in self._events.get(key, ()):
-            event.set()
+        for change in self._changes.get(key, ()):
+            change.set()
 
     def wake_all(self) -> None:
-        for events in self._events.values():
-            for event in events:
-                event.set()
+        for changes in self._changes.values():
+            for change in changes:
+                change.set()
 
     def keys(self) -> list[Key]:
-        return list(self._events)
-
-
-async def woken(changed: asyncio.Event, timeout_ms: int) -> bool:
-    """Sleep until the event is set; False when the time ran out first.
-
-    A timer sets it, too: cheaper than a time limit that would have to cancel us, and nothing else waits for this event.
-    """
-    late = False
-
-    def time_is_up() -> None:
-        nonlocal late
-        late = not changed.is_set()
-        changed.set()
-
-    timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, time_is_up)
-    try:
-        await changed.wait()
-    finally:
-        timer.cancel()
-    return not late
+        return list(self._changes)

@@ -112,7 +112,7 @@ class AsyncWatch:
         with self.waiters.registered(key) as changed:
             for pause_s in pauses_s(timeout_s):
                 await self._listen()
-                if not await held() or await _within(changed, pause_s):
+                if not await held() or await changed.wait(pause_s):
                     return True
             return False
 

@@ -106,7 +106,7 @@ class AsyncRedisStore(CoalescedFace):
         with link.waiters.registered(key) as changed, link.listener.following(name, key) as channel:
             doubts, pause_s = NEVER_LOOKED, 0.0 if channel.confirmed else POLL_S
             while True:
-                told = await _within(changed, min(pause_s, deadline - loop.time()))
+                told = await changed.wait(min(pause_s, deadline - loop.time()))
                 if told and channel.doubts == doubts:
                     return True
                 doubts, pause_s = channel.doubts, POLL_S
@@ -143,15 +143,3 @@ class AsyncRedisStore(CoalescedFace):
 
     def _now(self) -> int | None:
         return None if self._clock is None else self._clock()
-
-
-async def _within(event: asyncio.Event, timeout_s: float) -> bool:
-    """Whether it is set, now or in time."""
-    if timeout_s <= 0:
-        return event.is_set()
-    try:
-        async with asyncio.timeout(timeout_s):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True

@@ -30,7 +30,7 @@ from semel.stores.sqlite.scripts import Look, Purge, look_first
 from semel.stores.sqlite.settings import Settings
 from semel.stores.sqlite.store import PURGE_AT_ONCE, held
 from semel.stores.sqlite.writer import failures, told, weight
-from semel.stores.waiters import woken
+from semel.stores.waiters import Change
 
 T = TypeVar("T")
 
@@ -166,7 +166,7 @@ class AsyncSqliteStore(CoalescedFace):
         return await asyncio.get_running_loop().run_in_executor(self._threads.get().inspect, ask)
 
     async def wait(self, key: Key, *, owner: str, timeout_ms: int) -> bool:
-        changed = asyncio.Event()
+        changed = Change()
         loop, here = asyncio.get_running_loop(), get_ident()
 
         def wake() -> None:
@@ -182,7 +182,7 @@ class AsyncSqliteStore(CoalescedFace):
             if database is None:
                 database = await loop.run_in_executor(self._threads.get().read, self._database.get)
             with database.watch.watching(key, owner, wake):
-                return not held(await self.get(key), owner) or await woken(changed, timeout_ms)
+                return not held(await self.get(key), owner) or await changed.wait(timeout_ms / 1000)
         except StoreError:
             return True  # awake early: the next question is answered with this error
 
