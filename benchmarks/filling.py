@@ -15,7 +15,7 @@ from benchmarks.calls import ANSWER, FINGERPRINT, RETENTION_MS, SCOPE, TENANT
 from benchmarks.places import path_of
 from semel import Key
 from semel.stores.redis import layout
-from semel.stores.sql.digests import SIZE, number_of, tenant_of
+from semel.stores.sql.digests import SIZE, TENANT_SIZE, number_of, tenant_of
 from semel.stores.sql.rows import SHORT_FORMATS
 
 COLUMNS = (
@@ -53,13 +53,15 @@ def fill_sqlite(path: Path, first: int, last: int, now_ms: int) -> None:
     connection = sqlite3.connect(path, isolation_level=None, timeout=60)
     connection.execute("PRAGMA synchronous = off")
     connection.execute("PRAGMA cache_size = -400000")
+    nth = "(SELECT count(*) FROM semel_records WHERE digest = ?)"
+    into = f"INSERT INTO semel_records (nth, {COLUMNS[1:]} VALUES ({nth}, {', '.join('?' * 13)})"
     times = (1, now_ms, now_ms, now_ms + RETENTION_MS)
     end = (FINGERPRINT, 1, OWNER, *times, SHORT_FORMATS[ANSWER.format], ANSWER.payload)
     for begin in range(first, last, SORTED_AT_ONCE):
         keys = map(filled, range(begin, min(last, begin + SORTED_AT_ONCE)))
-        rows = ((digest, TENANT, SCOPE, name, *end) for digest, name in sorted(map(found_by, keys)))
+        rows = ((digest, digest, TENANT, SCOPE, name, *end) for digest, name in sorted(map(found_by, keys)))
         connection.execute("BEGIN IMMEDIATE")
-        connection.executemany(f"INSERT INTO semel_records {COLUMNS} VALUES ({', '.join('?' * 13)})", rows)
+        connection.executemany(into, rows)
         connection.execute("COMMIT")
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()
@@ -76,7 +78,7 @@ def fill_postgres(url: str, first: int, last: int, now_ms: int) -> None:
         FROM generate_series(%s::bigint, %s::bigint) n"""
     times = (now_ms, now_ms, now_ms + RETENTION_MS)
     with psycopg.connect(url, autocommit=True) as connection:
-        digested = (tenant_of(TENANT), f"{TENANT}\0{SCOPE}\0".encode(), SIZE - 3)
+        digested = (tenant_of(TENANT), f"{TENANT}\0{SCOPE}\0".encode(), SIZE - TENANT_SIZE)
         record = (TENANT, SCOPE, FINGERPRINT, OWNER, *times, ANSWER.format, ANSWER.payload)
         given = (*digested, *record, first, last - 1)
         connection.execute(statement, given)

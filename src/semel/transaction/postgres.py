@@ -62,8 +62,10 @@ RETURNING {MARKED}"""
 
 def complete(table: str) -> str:
     return f"""
+WITH {MOMENT}
 UPDATE {table} AS r SET state = $3::smallint, format = $4::text, payload = $5::bytea, refuse_ms = $6::bigint,
-    lease_until_ms = {NOW}, expires_ms = {NOW} + $7::bigint
+    lease_until_ms = now_ms, expires_ms = now_ms + $7::bigint
+FROM moment
 WHERE {NAMED} AND r.owner = $2 AND r.state = {IN_PROGRESS} AND pg_current_xact_id_if_assigned()::text = $8::text
 RETURNING 1"""  # noqa: S608
 
@@ -123,8 +125,8 @@ def _found(rows: Rows, key: Key) -> Occupied | None:
     """The record that is there, unless it is past retention, which is as if there were none."""
     for _, _, now_ms, *row in rows:
         if row[0] is not None:
-            record = checked(to_record(tuple(row)), key)
-            return None if record.past_retention(now_ms) else Occupied(record, now_ms)
+            record = to_record(tuple(row))
+            return None if record.past_retention(now_ms) else Occupied(checked(record, key), now_ms)
     return None
 
 

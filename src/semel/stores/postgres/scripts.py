@@ -5,12 +5,12 @@ Every statement is a transaction of its own and one round trip. Three rules hold
 - What only looks never locks: a replay or an in-flight look writes nothing. Statements read a snapshot first, and what
   changes a row checks the row again when it has it.
 - The snapshot may be old by the time a row is reached: a call that got no answer is asked once more, with a new one.
-- Rows are reached in the order of their keys, so that two batches do not wait for each other.
+- Rows are reached in the order of their digests, so that two batches do not wait for each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -88,7 +88,7 @@ class Scripts:
         given = [_held(call.lease) for call in calls]
         last = dict(zip(given, calls, strict=True))
         fields = {held: (*held, last[held].lease_ms) for held in sorted(last)}
-        leases, _ = yield from self._change(self._renew, fields, now_ms)
+        leases, _ = yield from self._change(self._renew, calls, fields, now_ms)
         return [_renewed(call.lease, leases.get(held)) for held, call in zip(given, calls, strict=True)]
 
     def complete(self, calls: Sequence[Complete], now_ms: int | None) -> Script[list[bool]]:
@@ -99,12 +99,13 @@ class Scripts:
             for held, call in sorted(first.items(), key=itemgetter(0))
             for result in (call.result,)
         }
-        done, before = yield from self._change(self._complete, fields, now_ms)
+        done, before = yield from self._change(self._complete, calls, fields, now_ms)
         return [held in done or held in before for held in given]
 
     def release(self, calls: Sequence[Release], now_ms: int | None) -> Script[list[bool]]:
         given = [_held(call.lease) for call in calls]
-        done, _ = yield from self._change(self._release, {held: held for held in sorted(set(given))}, now_ms)
+        fields = {held: held for held in sorted(set(given))}
+        done, _ = yield from self._change(self._release, calls, fields, now_ms)
         # A repeat in the same batch finds nothing to give back.
         return [done.pop(held, None) is not None for held in given]
 
@@ -114,7 +115,11 @@ class Scripts:
         return [found.get(number) for number in range(1, len(calls) + 1)]
 
     def _change(
-        self, sql: str, fields: dict[Held, tuple[Any, ...]], now_ms: int | None
+        self,
+        sql: str,
+        calls: Sequence[Renew | Complete | Release],
+        fields: Mapping[Held, tuple[Any, ...]],
+        now_ms: int | None,
     ) -> Script[tuple[dict[Held, list[Any]], set[Held]]]:
         """Change rows for those who hold them; says for whom it did so, and whose were finished already.
 
@@ -136,8 +141,8 @@ class Scripts:
             fields = {held: fields[held] for held, state in states.items() if state == IN_PROGRESS}
             if not fields:
                 return done, finished
-        digest, _ = next(iter(fields))
-        raise StoreUnavailable(f"the record {digest.hex()} changed {ROUNDS_MAX} times while its owner was writing")
+        key = next(call.lease.key for call in calls if _held(call.lease) in fields)
+        raise StoreUnavailable(f"{key} changed {ROUNDS_MAX} times while its owner was writing")
 
     def resolve(self, calls: Sequence[Resolve], now_ms: int | None) -> Script[list[bool]]:
         """One after the other: operators and reconcilers resolve now and then, not in crowds."""

@@ -1,6 +1,6 @@
 """A key as a few bytes, by which the SQL stores find its record: an index of them is small whatever keys look like.
 
-The first three tell the tenant, so that one tenant's records lie together; the others the whole key.
+The first two tell the tenant, so that one tenant's records lie together; the others the whole key.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from struct import Struct
 
 from semel.core.records import Key
 
+TENANT_SIZE = 2
 SIZE = 15
 """With what PostgreSQL puts before them, this is the most that fits into the smallest entries of an index."""
 TENANTS_MAX = 4096
@@ -23,7 +24,7 @@ def digest_of(key: Key) -> bytes:
 
 
 def number_of(key: Key) -> int:
-    """The first eight bytes as a signed number, where two keys of one digest are told apart by other means."""
+    """The first eight bytes as a signed number. Callers who try make keys that share one: tell them apart."""
     number: int = NUMBER.unpack_from(_long(key))[0]
     return number
 
@@ -37,8 +38,8 @@ def numbers_of(tenant: str) -> tuple[int, int]:
 
 @lru_cache(TENANTS_MAX)
 def tenant_of(tenant: str) -> bytes:
-    """What the digests of all keys of a tenant begin with, and those of one in sixteen million others."""
-    return sha256(tenant.encode()).digest()[:3]
+    """What the digests of all keys of a tenant begin with, and those of one in 65 536 others."""
+    return sha256(tenant.encode()).digest()[:TENANT_SIZE]
 
 
 def _long(key: Key) -> bytes:

@@ -39,6 +39,8 @@ def scan(filter: Filter, cursor: str | None, limit: int, now_ms: int) -> Script[
     if after is not None:
         sql += " AND (digest, tenant, scope, name) > (:after_digest, :after_tenant, :after_scope, :after_name)"
     first, last = numbers_of(filter.tenant or "")
+    if after is not None:
+        first = max(first, number_of(after))  # of two lower bounds SQLite would take the one that is met first
     given = {
         "now": now_ms,
         "created": now_ms - filter.older_than_ms,

@@ -42,11 +42,13 @@ def by_position(sql: str, *names: str) -> tuple[str, Callable[[tuple[Any, ...]],
 
 
 KEY = ("digest", "tenant", "scope", "name", "now")
-# The first key of its digest, as a rule. Of one row, as SQLite knows then: it updates while it looks.
+# The only key of its digest, as a rule. Any row of it is a conflict here, whatever its place: then the script decides.
+ALONE = "coalesce((SELECT nth FROM semel_records WHERE digest = :digest LIMIT 1), 0)"
 INSERTED, for_insert = by_position(
-    f"{INTO} VALUES ({FIRST}, 0) ON CONFLICT (digest, nth) DO NOTHING",
+    f"{INTO} VALUES ({FIRST}, {ALONE}) ON CONFLICT (digest, nth) DO NOTHING",
     *(*KEY, "fingerprint", "owner", "lease", "retention"),
 )
+# Of one row, as SQLite knows then: it updates while it looks.
 COMPLETED, for_complete = by_position(
     f"{FINISH} WHERE nth = 0 AND {HELD}",
     *(*KEY, "owner", "state", "format", "payload", "retention", "refuse"),

@@ -27,7 +27,7 @@ RECORDS = """CREATE TABLE semel_records (
     refuse_ms INTEGER NOT NULL DEFAULT 0,
     UNIQUE (digest, nth)
 )"""
-"""The digest finds a record, its key decides. Among keys of one digest, of which nobody has seen two, `nth` counts."""
+"""The digest finds a record, its key decides. `nth` counts the keys of one digest: among millions may be a pair."""
 
 # Two partial indexes instead of one on the expiry: a record is in one of them, and each answers its counts alone.
 IN_PROGRESS = "CREATE INDEX semel_in_progress ON semel_records (lease_until_ms, expires_ms, state) WHERE state = 0"
