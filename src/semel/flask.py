@@ -20,13 +20,14 @@ from flask import Flask, got_request_exception, request
 from flask.typing import ResponseReturnValue
 from werkzeug.exceptions import HTTPException
 
+from semel import marks
 from semel.core.http import Headers
 from semel.core.policy import Policy
 from semel.core.rules import Rule
 from semel.drive import OnEvent
 from semel.errors import NotExecuted, StoreMisconfigured
 from semel.gate import Admitted, Refused
-from semel.marks import UNMARKED, Marked, idempotency_exempt, idempotent, in_use, nearest_mark
+from semel.marks import UNMARKED, Marked, idempotency_exempt, idempotent, nearest_mark
 from semel.running import current_operation
 from semel.store import Store
 from semel.werkzeug import marked_rules
@@ -83,7 +84,7 @@ class FlaskMiddleware(IdempotencyMiddleware):
 
     def admit(self, environ: WSGIEnvironment, headers: Headers) -> Admitted | Refused | None:
         method: str = environ["REQUEST_METHOD"]
-        mark = nearest_mark(self._view(environ), method) if in_use() else UNMARKED
+        mark = nearest_mark(self._view(environ), method) if marks.used else UNMARKED
         return self.gate.admit(method, path_of(environ), headers, mark)
 
     def marked(self) -> Iterable[Marked]:

@@ -78,6 +78,8 @@ class Gate:
         self._checked: dict[int, Policy] = {}
         every = every_policy(self.rules, policy)
         self.has_quota = any(each.quota is not None for each in every)
+        self.required = any(each.required for each in every)
+        self.header_set = frozenset[bytes]().union(*(each.header_set for each in every))
         for each in every:
             self._check(each)
 

@@ -27,7 +27,8 @@ UNMARKED: Final = Unmarked()
 Mark = Policy | None | Unmarked
 UNSAFE = ("DELETE", "PATCH", "POST", "PUT")
 """What is asked for where a route takes every method."""
-_used = False
+used = False
+"""Whether any endpoint may have a mark: without one, no router has to be asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +87,10 @@ def methods_of(view_class: object) -> list[str]:
     return [method for method in UNSAFE if hasattr(view_class, method.lower())]
 
 
-def in_use() -> bool:
-    """Whether any endpoint may have a mark: without one, no router has to be asked."""
-    return _used
-
-
 def expect() -> None:
     """Have marks looked for although no decorator was used: a framework has its own way to write them."""
-    global _used
-    _used = True
+    global used
+    used = True
 
 
 def _mark(endpoint: F, policy: Policy | None) -> F:

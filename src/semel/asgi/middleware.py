@@ -7,6 +7,7 @@ import contextlib
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from operator import itemgetter
 from typing import Any
 
 from semel import marks
@@ -33,6 +34,7 @@ from semel.store import AsyncStore
 from semel.tasks import Ended, Tasks
 
 Identify = Callable[[Scope], "str | Awaitable[str | None] | None"]
+NAME, LOWER = itemgetter(0), bytes.lower
 
 logger = logging.getLogger("semel")
 
@@ -69,6 +71,7 @@ class IdempotencyMiddleware:
                 f"{type(store).__name__} is a sync store; open one for ASGI with semel.open_async_store(url)"
             )
         self.identify = identify
+        self._keys_are_optional, self._names = not self.gate.required, self.gate.header_set
         quotas = AsyncQuotas(quota_storage)
         if self.gate.has_quota:
             _ = quotas.limiter  # says at start-up what is missing
@@ -99,11 +102,15 @@ class IdempotencyMiddleware:
             else:
                 await send_response(send, answer)
             return
+        headers = scope["headers"]
+        if self._keys_are_optional and not marks.used and self._names.isdisjoint(map(LOWER, map(NAME, headers))):
+            await self.app(scope, receive, _plain(send))  # what the gate would say, without asking it
+            return
         root = ""
         if scope.get("root_path"):
             root, path = place_of(scope)
-        mark = self.mark(scope) if marks.in_use() else UNMARKED
-        admitted = self.gate.admit(method, path, scope["headers"], mark)
+        mark = self.mark(scope) if marks.used else UNMARKED
+        admitted = self.gate.admit(method, path, headers, mark)
         if admitted is None:
             await self.app(scope, receive, _plain(send))
         elif isinstance(admitted, Refused):
