@@ -257,7 +257,7 @@ def test_counts_of_a_large_table_are_estimated(postgres_url: str, monkeypatch: p
         with store._connections.get()._borrowed() as link:
             link.execute(
                 "INSERT INTO estimated.semel_records "
-                "SELECT n::text::bytea, 0, 0, 4102444800000, 0, 1, 1, 'many', 's', n::text, 'f', 'a', 'x', '' "
+                "SELECT n::text::bytea, 0, 0, 4102444800000, 0, 1, 1, false, 'many', 's', n::text, 'f', 'a', 'x', '' "
                 "FROM generate_series(1, 20000) n"
             )
             ((pages,),) = link.execute("SELECT pg_relation_size('estimated.semel_records') / 8192").fetchall()

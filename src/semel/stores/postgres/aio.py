@@ -13,7 +13,7 @@ from semel.stores.postgres import schema
 from semel.stores.postgres.pool import AsyncConnections
 from semel.stores.postgres.scripts import Scripts
 from semel.stores.postgres.settings import Settings
-from semel.stores.postgres.watch import AsyncWatch, token_of
+from semel.stores.postgres.watch import AsyncWatch
 from semel.stores.sql.statements import Script
 from semel.stores.waiters import changed_key
 
@@ -32,10 +32,7 @@ class AsyncPostgresStore(CoalescedFace):
         self._watch = PerLoop(lambda: AsyncWatch(settings))
 
     async def wait(self, key: Key, *, owner: str, timeout_ms: int) -> bool:
-        token = token_of(key)
-        return await self._watch.get().wait(
-            key, timeout_ms / 1000, lambda: self._run(self._scripts.watch(key, owner, token))
-        )
+        return await self._watch.get().wait(key, timeout_ms / 1000, lambda: self._run(self._scripts.watch(key, owner)))
 
     async def scan(self, filter: Filter = Filter(), *, cursor: str | None = None, limit: int = 100) -> Page:
         return await self._run(self._scripts.scan(filter, cursor, limit, self._now_ms()))

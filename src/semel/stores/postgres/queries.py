@@ -21,7 +21,7 @@ NAMED = "r.digest = $1"
 SAME = "r.fingerprint = c.fingerprint AND r.tenant = c.tenant AND r.scope = c.scope AND r.name = c.name"
 PAST_RETENTION = "r.expires_ms + r.refuse_ms <= now_ms AND r.lease_until_ms <= now_ms"
 LAPSED = f"r.state = {IN_PROGRESS} AND r.lease_until_ms <= now_ms"
-NOTIFIED = f"CASE WHEN r.watched_as IS NOT NULL THEN pg_notify('{CHANNEL}', r.watched_as)::text END"
+NOTIFIED = f"CASE WHEN r.watched THEN pg_notify('{CHANNEL}', encode(r.digest, 'hex'))::text END"
 NOW = "coalesce({0}::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)"
 CLAIMS = """unnest(
         $1::bytea[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bigint[],
@@ -201,13 +201,13 @@ def watch(table: str) -> str:
     """Marks the row once, however many wait. One row means that the owner holds the key and will wake us."""
     return f"""
 WITH held AS (
-    SELECT r.watched_as FROM {table} r WHERE {NAMED} AND r.state = {IN_PROGRESS} AND r.owner = $2
+    SELECT r.watched FROM {table} r WHERE {NAMED} AND r.state = {IN_PROGRESS} AND r.owner = $2
 ), marked AS (
-    UPDATE {table} AS r SET watched_as = $3
-    WHERE {NAMED} AND r.state = {IN_PROGRESS} AND r.owner = $2 AND r.watched_as IS NULL AND EXISTS (SELECT FROM held)
+    UPDATE {table} AS r SET watched = true
+    WHERE {NAMED} AND r.state = {IN_PROGRESS} AND r.owner = $2 AND NOT r.watched AND EXISTS (SELECT FROM held)
     RETURNING 1
 )
-SELECT 1 FROM held WHERE watched_as IS NOT NULL UNION ALL SELECT * FROM marked"""
+SELECT 1 FROM held WHERE watched UNION ALL SELECT * FROM marked"""
 
 
 def purge(table: str) -> str:

@@ -16,7 +16,8 @@ MIGRATIONS = (
         "records",
         (
             # COLLATE "C": bytes decide. Other collations are slower, and some call different texts equal.
-            # What has a fixed size comes first: so none of it is lost to alignment.
+            # What has a fixed size comes first: so none of it is lost to alignment. What has no NULL when the work is
+            # done needs no list of them.
             """CREATE TABLE semel_records (
     digest bytea PRIMARY KEY,
     created_ms bigint NOT NULL,
@@ -25,14 +26,14 @@ MIGRATIONS = (
     refuse_ms bigint NOT NULL DEFAULT 0,
     attempt bigint NOT NULL,
     state smallint NOT NULL,
+    watched boolean NOT NULL DEFAULT false,
     tenant text COLLATE "C" NOT NULL,
     scope text COLLATE "C" NOT NULL,
     name text COLLATE "C" NOT NULL,
     fingerprint text COLLATE "C" NOT NULL,
     owner text COLLATE "C" NOT NULL,
     format text COLLATE "C",
-    payload bytea,
-    watched_as text COLLATE "C"
+    payload bytea
 )""",
             # A replay should cost a read. Who wants results compressed does it before they get here.
             "ALTER TABLE semel_records ALTER COLUMN payload SET STORAGE EXTERNAL",

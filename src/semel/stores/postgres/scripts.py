@@ -165,9 +165,9 @@ class Scripts:
             replies.append(bool((yield from do(Statement(sql, [*seen, now_ms])))))
         return replies
 
-    def watch(self, key: Key, owner: str, token: str) -> Script[bool]:
-        """Ask to be notified with `token` when `owner` no longer holds `key`; False when that is so already."""
-        return bool((yield from do(Statement(self._watch, [digest_of(key), owner, token]))))
+    def watch(self, key: Key, owner: str) -> Script[bool]:
+        """Ask to be notified of its digest when `owner` no longer holds `key`; False when that is so already."""
+        return bool((yield from do(Statement(self._watch, [digest_of(key), owner]))))
 
     def purge(self, limit: int, now_ms: int | None) -> Script[int]:
         purged = 0

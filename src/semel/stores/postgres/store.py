@@ -15,7 +15,7 @@ from semel.stores.postgres.examine import examine
 from semel.stores.postgres.pool import Connections
 from semel.stores.postgres.scripts import Scripts
 from semel.stores.postgres.settings import Settings
-from semel.stores.postgres.watch import Watch, token_of
+from semel.stores.postgres.watch import Watch
 from semel.stores.sql.statements import Script
 from semel.stores.waiters import changed_key
 
@@ -33,8 +33,7 @@ class PostgresStore(Face):
         self._watch = PerProcess(lambda: Watch(settings))
 
     def wait(self, key: Key, *, owner: str, timeout_ms: int) -> bool:
-        token = token_of(key)
-        return self._watch.get().wait(key, timeout_ms / 1000, lambda: self._run(self._scripts.watch(key, owner, token)))
+        return self._watch.get().wait(key, timeout_ms / 1000, lambda: self._run(self._scripts.watch(key, owner)))
 
     def scan(self, filter: Filter = Filter(), *, cursor: str | None = None, limit: int = 100) -> Page:
         return self._run(self._scripts.scan(filter, cursor, limit, self._now_ms()))

@@ -1,7 +1,7 @@
 """Waiting for a key that another process holds.
 
 NOTIFY takes a lock that all committing transactions share, so it is used only where somebody waits: who waits marks the
-row with a token, and whatever ends the owner's hold on a marked row notifies. One connection for each process (or event
+row, and whatever ends the owner's hold on a marked row tells its digest. One connection for each process (or event
 loop) listens, only while somebody waits. Those who wait also look from time to time, because a pooler lets no
 notification through and a listening connection can be lost.
 """
@@ -9,12 +9,10 @@ notification through and a listening connection can be lost.
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, suppress
-from hashlib import blake2b
 
 import psycopg
 
@@ -23,6 +21,7 @@ from semel.errors import StoreError
 from semel.stores.postgres.connect import AsyncLink, Link
 from semel.stores.postgres.queries import CHANNEL
 from semel.stores.postgres.settings import Settings
+from semel.stores.sql.digests import digest_of
 from semel.stores.waiters import AsyncWaiters, Waiters
 
 LOOK_FIRST_S, LOOK_LAST_S = 0.1, 0.5
@@ -32,11 +31,6 @@ READY_S = 0.5
 IDLE_S = 1.0
 """How long the listening connection stays when nobody waits."""
 LOST = (psycopg.Error, StoreError, OSError, TimeoutError)
-
-
-def token_of(key: Key) -> str:
-    """What the row of `key` is marked with: the same in every process, short, and telling nothing about the key."""
-    return blake2b(json.dumps([key.tenant, key.scope, key.name]).encode(), digest_size=12).hexdigest()
 
 
 def pauses_s(timeout_s: float) -> Iterator[float]:
@@ -158,7 +152,7 @@ async def _within(event: asyncio.Event, timeout_s: float) -> bool:
     return True
 
 
-def wake(waiters: Waiters | AsyncWaiters, token: str) -> None:
+def wake(waiters: Waiters | AsyncWaiters, digest: str) -> None:
     for key in waiters.keys():  # noqa: SIM118, it is not a dict
-        if token_of(key) == token:
+        if digest_of(key).hex() == digest:
             waiters.wake(key)
