@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from asgi_calls import LEASE_MS, Front, Wire, Work, on_loop, reply
 
-from semel import Policy, State
+from semel import Policy, Rule, State
 from semel.asgi.types import Receive, Scope, Send
 from semel.core.effects import Claim, Complete, Read
 
@@ -399,6 +399,24 @@ async def test_unkeyed_safe_and_refused_requests_never_touch_the_store() -> None
     assert (await front.ask(method="GET")).status == 201
     assert (await front.ask(method="DELETE")).status == 201
     assert front.memory.calls == []
+
+
+@pytest.mark.parametrize("header", ["Idempotency-Key", "x-idempotency-key", "X-Operation"])
+@on_loop
+async def test_a_key_is_found_in_every_header_that_any_policy_names_and_however_it_is_spelt(header: str) -> None:
+    front = Front(work := Work(), rules=[Rule("POST /of-a-rule", Policy(headers=["X-Operation"]))])
+    path = "/of-a-rule" if header == "X-Operation" else "/pay"
+    for _ in range(2):
+        assert (await front.ask(key=None, path=path, headers=[(header, "k")])).status == 201
+    assert work.effects == 1
+
+
+@on_loop
+async def test_a_key_that_a_rule_requires_is_missed() -> None:
+    front = Front(work := Work(), rules=[Rule("POST /of-a-rule", Policy(required=True))])
+    assert (await front.ask(key=None, path="/of-a-rule")).problem == "key-missing"
+    assert (await front.ask(key=None)).status == 201
+    assert work.effects == 1
 
 
 @on_loop

@@ -186,8 +186,8 @@ FAULTS = [
     Fault(
         "a failure is replayed as a success",
         "stores/sqlite/quick.py",
-        "FORMATS.get(format, format), payload, code == SUCCEEDED)",
-        "FORMATS.get(format, format), payload)",
+        "FORMATS.get(format) or format, payload, code == SUCCEEDED)",
+        "FORMATS.get(format) or format, payload)",
     ),
     Fault(
         "a lapsed key is shown to who may take it over",
@@ -207,7 +207,7 @@ FAULTS = [
         "WHERE NOT EXISTS (SELECT 1 FROM",
         "WHERE 0 = (SELECT count(0) * 0 FROM",
     ),
-    Fault("the next page begins at another key", INSPECTION, "number_of(after)", "0"),
+    Fault("the next page begins at another key", INSPECTION, "after and number_of(after)", "after and 0"),
     Fault("only half of a tenant is listed", DIGESTS, 'b"\\xff"', 'b"\\x7f"'),
     Fault("expire prolongs", "stores/sqlite/scripts.py", "min(expires_ms, :now)", "max(expires_ms, :now)"),
 ]

@@ -71,7 +71,6 @@ class IdempotencyMiddleware:
                 f"{type(store).__name__} is a sync store; open one for ASGI with semel.open_async_store(url)"
             )
         self.identify = identify
-        self._keys_are_optional, self._names = not self.gate.required, self.gate.header_set
         quotas = AsyncQuotas(quota_storage)
         if self.gate.has_quota:
             _ = quotas.limiter  # says at start-up what is missing
@@ -102,21 +101,21 @@ class IdempotencyMiddleware:
             else:
                 await send_response(send, answer)
             return
-        headers = scope["headers"]
-        if self._keys_are_optional and not marks.used and self._names.isdisjoint(map(LOWER, map(NAME, headers))):
+        headers, gate = scope["headers"], self.gate
+        if not (gate.required or marks.used) and gate.header_set.isdisjoint(map(LOWER, map(NAME, headers))):
             await self.app(scope, receive, _plain(send))  # what the gate would say, without asking it
             return
         root = ""
         if scope.get("root_path"):
             root, path = place_of(scope)
         mark = self.mark(scope) if marks.used else UNMARKED
-        admitted = self.gate.admit(method, path, headers, mark)
+        admitted = gate.admit(method, path, headers, mark)
         if admitted is None:
             await self.app(scope, receive, _plain(send))
         elif isinstance(admitted, Refused):
-            await send_response(send, self.gate.answers(root).refused(admitted.kind, admitted.detail))
+            await send_response(send, gate.answers(root).refused(admitted.kind, admitted.detail))
         else:
-            await serve(self, admitted, self.gate.answers(root), scope, receive, send)
+            await serve(self, admitted, gate.answers(root), scope, receive, send)
 
     def mark(self, scope: Scope) -> Mark:
         """The mark of the endpoint that will run."""

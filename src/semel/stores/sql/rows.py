@@ -56,7 +56,7 @@ def to_record(row: tuple[Any, ...]) -> Record:
         if state is not State.IN_PROGRESS:
             completed = lease_until  # the end of the work is the end of its lease
             if format is not None:  # else a tombstone, whose result was purged
-                result = Result(FORMATS.get(format, format), _bytes(payload), ok=state is State.SUCCEEDED)
+                result = Result(FORMATS.get(format) or format, _bytes(payload), ok=state is State.SUCCEEDED)
     except (KeyError, TypeError, ValueError) as error:
         raise RecordUnreadable(
             f"the record of {tenant!r}, {scope!r}, {name!r} (state {code!r}, format {format!r}) was not written by a "

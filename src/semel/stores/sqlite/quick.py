@@ -123,7 +123,7 @@ def _record(key: Key, row: tuple[Any, ...]) -> Record:
     fingerprint, code, owner, attempt, created, lease, expires, format, payload, refuse = row
     if type(code) is int and code in (SUCCEEDED, FAILED) and format is not None and type(payload) is bytes:
         try:
-            result = Result(FORMATS.get(format, format), payload, code == SUCCEEDED)
+            result = Result(FORMATS.get(format) or format, payload, code == SUCCEEDED)
         except (TypeError, ValueError):
             pass  # the other one says what is wrong with it
         else:
