@@ -71,7 +71,7 @@ class AsyncSqliteStore(CoalescedFace):
         if turn is None:
             return await self._through_threads(call)
         kind, reply = type(call), cast(Any, LATER)
-        if not turn.crowded or kind is Read or (kind is Claim and not turn.new):
+        if not turn.crowded or kind is Read:
             if turn.enough():
                 await asyncio.sleep(0)
             reply = turn.at_once(call)

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from semel.core.effects import Effect
-from semel.core.records import Occupied
 from semel.stores.sqlite.database import Database
 from semel.stores.sqlite.quick import UNSEEN
 from semel.stores.sqlite.writer import AT_ONCE_MAX
@@ -61,8 +60,6 @@ class Turn:
         self.loop = loop
         self.database = database
         self.crowded = False
-        self.new = False
-        """The last claim was not a replay, so the next one will have to be written, too."""
         self._pace = pace
         self._prompt = prompt
         self._waiting: list[tuple[Effect[Any], asyncio.Future[Any]]] = []
@@ -84,7 +81,6 @@ class Turn:
     def at_once(self, call: Effect[Any]) -> Any:
         """Ask now; when others have called, too, only look."""
         [reply] = self._pace.timed(self.database.at_once, [call], writing=self._prompt and not self.crowded)
-        self.new = type(reply) is not Occupied
         return reply
 
     def together(self, call: Effect[Any]) -> asyncio.Future[Any]:
@@ -114,7 +110,6 @@ class Turn:
             if asking:
                 calls = [call for call, _ in asking]
                 replies = self._pace.timed(self.database.at_once, calls, writing=self._prompt)
-                self.new = type(replies[-1]) is not Occupied
         finally:  # whoever interrupts this, nobody waits for ever
             for (_, future), reply in zip(asking, replies, strict=True):
                 future.set_result(reply)
