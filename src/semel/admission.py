@@ -7,6 +7,7 @@ runs the application and sends answers, and decides nothing.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from threading import Lock
 from typing import Protocol
 
@@ -15,14 +16,14 @@ from msgspec import Struct
 from semel.answers import Answers, Ended
 from semel.core.decisions import InFlight, Replay, Run, Settlement, Undecided
 from semel.core.effects import Claim, Emit, Plan, Read, do
-from semel.core.fingerprint import RequestParts
 from semel.core.http import Response
+from semel.core.policy import Policy
 from semel.core.prefer import respond_async
-from semel.core.protocol import acquire, claim_for, settle
+from semel.core.protocol import acquire, settle
 from semel.core.records import Lease
 from semel.errors import StoreError
 from semel.events import Event, EventKind
-from semel.gate import Admitted, Gate
+from semel.gate import Gate
 from semel.monitors import Monitored
 from semel.quota import Charge, OverQuota
 
@@ -87,43 +88,35 @@ Begun = Run | Unprotected | Answered
 class Keyed:
     """One request with a key."""
 
-    __slots__ = ("_asked_at", "_front", "_owner", "accept_s", "answers", "fingerprint", "key", "policy")
+    __slots__ = ("_asked_at", "_claim", "_front", "accept_s", "answers", "policy")
 
     def __init__(
         self,
         front: Front,
-        admitted: Admitted,
+        policy: Policy,
         answers: Answers,
-        tenant: str | None,
-        request: RequestParts,
+        claim: Claim,
+        headers: Sequence[tuple[bytes, bytes]],
         *,
         asked_at: str = "",
     ) -> None:
-        gate = front.gate
         self._front = front
-        self._owner = gate.owner(request.headers)
-        self.policy = admitted.policy
+        self.policy = policy
         self.answers = answers
-        self.key = gate.key(admitted, tenant, request)
-        self.fingerprint = gate.fingerprint(admitted.policy, request)
-        self.accept_s = respond_async(request.headers) if gate.secret is not None else None
+        self._claim = claim
+        self.accept_s = respond_async(headers) if front.gate.secret is not None else None
         self._asked_at = asked_at
 
-    def claim(self) -> Claim | None:
-        """The first effect of `begin`, if it is known beforehand."""
-        if self.policy.quota is not None:
-            return None
-        return claim_for(self.key, self.fingerprint, self._owner, self.policy)
-
     def begin(self) -> Plan[Begun]:
-        """Claim the key, or find out what its caller gets instead."""
+        """Claim the key, or find out what its caller gets instead. The claim is the first effect, but for a quota."""
+        claim = self._claim
         if self.policy.quota is not None and (refused := (yield from self._over_quota())) is not None:
             return Answered(refused)
         wait_ms = self.policy.wait_ms if self.policy.waits else (self.accept_s or 0) * 1000
         waiting = wait_ms > 0 and self._front.waiters.enter()
         try:
             decision = yield from acquire(
-                self.key, self.fingerprint, self._owner, self.policy, wait_ms=wait_ms if waiting else 0
+                claim.key, claim.fingerprint, claim.owner, self.policy, wait_ms=wait_ms if waiting else 0
             )
             if self.policy.quota is not None and isinstance(decision, Run) and decision.lease.attempt == 1:
                 yield from self._charge()
@@ -139,7 +132,7 @@ class Keyed:
             case Run():
                 return decision
             case Undecided() if self.policy.on_store_error == "open":
-                return Unprotected(self._unsure())
+                return Unprotected(unsure(claim))
             case Undecided():
                 self.abandon()
             case InFlight() if self.policy.in_flight == "accept" or self.accept_s is not None:
@@ -150,44 +143,44 @@ class Keyed:
 
     def accepted(self) -> Response:
         """202, with the place where to ask how it ended."""
-        monitored = Monitored(self.key, self.fingerprint, self._asked_at)
+        monitored = Monitored(self._claim.key, self._claim.fingerprint, self._asked_at)
         return self._front.gate.monitors.accepted(monitored, self.answers, preferred=self.accept_s is not None)
 
     def settle(self, lease: Lease, ended: Ended) -> Plan[Settlement]:
         """End the attempt. Renewal must have stopped."""
-        return settle(
-            lease, ended.ending, ended.result, self.policy, fingerprint=self.fingerprint, kept_ms=ended.kept_ms
-        )
+        fingerprint = self._claim.fingerprint
+        return settle(lease, ended.ending, ended.result, self.policy, fingerprint=fingerprint, kept_ms=ended.kept_ms)
 
     def abandon(self) -> None:
         """Nothing has begun, and the claim may have been granted."""
-        self._front.abandon_later(self._unsure())
-
-    def _unsure(self) -> Lease:
-        """The lease of a claim that may have been granted."""
-        return Lease(self.key, self._owner, 1, 0)
+        self._front.abandon_later(unsure(self._claim))
 
     def _over_quota(self) -> Plan[Response | None]:
         """The answer when this is one new key too many for its tenant. Known keys are always answered."""
         try:
-            over_s = yield from do(OverQuota(self.policy, self.key.tenant))
+            over_s = yield from do(OverQuota(self.policy, self._claim.key.tenant))
         except StoreError as error:
-            yield from do(Emit(Event(EventKind.STORE_FAILED, self.key, detail=str(error))))
+            yield from do(Emit(Event(EventKind.STORE_FAILED, self._claim.key, detail=str(error))))
             return None if self.policy.on_store_error == "open" else self.answers.problem("store-unavailable")
         if over_s is None:
             return None
         try:
-            known = (yield from do(Read(self.key))) is not None
+            known = (yield from do(Read(self._claim.key))) is not None
         except StoreError:
             known = True  # or not: the claim finds out, and says so
         if known:
             return None
-        yield from do(Emit(Event(EventKind.REFUSED, self.key, detail="too-many-keys")))
+        yield from do(Emit(Event(EventKind.REFUSED, self._claim.key, detail="too-many-keys")))
         return self.answers.problem("too-many-keys", retry_after_s=over_s)
 
     def _charge(self) -> Plan[None]:
         """Count a new key. It is granted already, so a counter that fails must not stop the work."""
         try:
-            yield from do(Charge(self.policy, self.key.tenant))
+            yield from do(Charge(self.policy, self._claim.key.tenant))
         except StoreError:
-            logger.exception("a new key of tenant %r could not be counted", self.key.tenant)
+            logger.exception("a new key of tenant %r could not be counted", self._claim.key.tenant)
+
+
+def unsure(claim: Claim) -> Lease:
+    """The lease of a claim that may have been granted."""
+    return Lease(claim.key, claim.owner, 1, 0)

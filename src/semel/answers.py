@@ -133,10 +133,10 @@ class Answers:
 
     def replay(self, result: Result) -> Response:
         try:
-            stored = responses.decode(result)
+            stored = responses.decode(result, http.REPLAYED)
         except RecordUnreadable:
             return self.problem("record-unreadable")
-        return self.problem("result-not-kept") if stored is None else stored.plus(http.REPLAYED)
+        return self.problem("result-not-kept") if stored is None else stored
 
 
 def without_directives(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

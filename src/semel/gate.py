@@ -19,7 +19,7 @@ from semel.answers import Answers
 from semel.codecs.canonical import canonical_json
 from semel.core import http
 from semel.core.correlation import trace_label
-from semel.core.effects import Plan
+from semel.core.effects import Claim, Plan
 from semel.core.fingerprint import URL_SAFE, Fingerprint, RequestParts, digest, fingerprint, raw
 from semel.core.http import Response
 from semel.core.keys import KeyMalformed, read_key
@@ -73,7 +73,7 @@ class Gate:
         self.secret = secret.encode() if isinstance(secret, str) else secret
         if self.secret is not None and not self.secret:
             raise StoreMisconfigured("secret= is empty: give 32 random bytes, the same to every process, or None")
-        self._answers = Answers(publish, "", on_event)
+        self.rootless = Answers(publish, "", on_event)
         self.monitors = Monitors(self.published_at, self.secret)
         self._checked: dict[int, Policy] = {}
         every = every_policy(self.rules, policy)
@@ -128,13 +128,38 @@ class Gate:
 
     def answers(self, root: str = "") -> Answers:
         """The answers for a caller who finds the application below `root`."""
-        return Answers(self.publish, root, self._on_event) if root else self._answers
+        return Answers(self.publish, root, self._on_event) if root else self.rootless
 
     def monitor(self, monitored: Monitored, tenant: str | None, root: str = "") -> Plan[Response | None]:
         """How an accepted operation ended, for its own tenant; for others there is nothing."""
         if self.tenant_of(tenant) != monitored.key.tenant:
             return None
         return (yield from self.monitors.answer(monitored, self.answers(root), self.policy))
+
+    def claim(self, admitted: Admitted, tenant: str | None, request: RequestParts) -> Claim:
+        """What is asked of the store for a request: for this key, for this very request, by a new owner.
+
+        Nearly all requests are alike; what those need of the functions below is written out here.
+        """
+        policy, scope, headers = admitted.policy, f"{request.method} {request.path}", dict(request.headers)
+        if (
+            policy.scope == "endpoint"
+            and type(tenant) is str
+            and len(both := tenant + scope) <= TENANT_MAX
+            and both.isascii()
+            and both.isprintable()
+            and DIGESTED not in both
+        ):
+            key = Key(tenant, scope, admitted.name)
+        else:
+            key = self.key(admitted, tenant, request)
+        raw_alone = policy.fingerprint == "raw"
+        fingerprint = raw(request, self.secret) if raw_alone else self.fingerprint(policy, request)
+        if TRACEPARENT in headers or REQUEST_ID in headers:
+            owner = _labelled(headers.get(TRACEPARENT), headers.get(REQUEST_ID, b""))
+        else:
+            owner = b2a_base64(urandom(16), newline=False).translate(URL_SAFE, b"=").decode()
+        return Claim(key, fingerprint, owner, policy.lease_ms, policy.claimed_ms, policy.takeover)
 
     def key(self, admitted: Admitted, tenant: str | None, request: RequestParts) -> Key:
         policy = admitted.policy
@@ -145,14 +170,6 @@ class Gate:
         else:
             chosen = policy.scope(request)
             scope = f"={chosen.decode('latin-1') if isinstance(chosen, bytes) else chosen}"
-        if (
-            type(tenant) is str
-            and len(both := tenant + scope) <= TENANT_MAX
-            and both.isascii()
-            and both.isprintable()
-            and DIGESTED not in both
-        ):
-            return Key(tenant, scope, admitted.name)  # nearly all
         return Key(self.tenant_of(tenant), _bounded(scope, SCOPE_MAX), admitted.name)
 
     def fingerprint(self, policy: Policy, request: RequestParts) -> str:
@@ -198,16 +215,9 @@ class Gate:
             )
         return f"{warning} {way_out}"
 
-    @staticmethod
-    def owner(headers: Sequence[tuple[bytes, bytes]]) -> str:
-        """128 random bits, followed by the request's correlation id if it has one, so that the record names it."""
-        values = dict(headers)
-        if TRACEPARENT in values or REQUEST_ID in values:
-            return _labelled(values.get(TRACEPARENT), values.get(REQUEST_ID, b""))
-        return b2a_base64(urandom(16), newline=False).translate(URL_SAFE, b"=").decode()
-
 
 def _labelled(trace: bytes | None, request_id: bytes) -> str:
+    """An owner, followed by the request's correlation id, so that the record names it."""
     text = (request_id if trace is None else trace).decode("latin-1")
     if trace is not None and (label := trace_label(text)) is not None:
         # The shorter spelling of as many bits leaves room for trace and span.

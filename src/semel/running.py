@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Final, Generic, TypeVar, cast
 
@@ -138,9 +139,8 @@ def current_operation() -> Operation | None:
     return _current.get()
 
 
-def enter(operation: Operation | None) -> None:
-    """Make `operation` current in this context.
+enter: Callable[[Operation | None], object] = _current.set
+"""Makes an operation current in this context.
 
-    Fronts call this in a context of the operation's own, or with None at its end.
-    """
-    _current.set(operation)
+Fronts call this in a context of the operation's own, or with None at its end.
+"""

@@ -15,7 +15,7 @@ from semel.core.effects import Effect, Pause
 from semel.core.records import Record
 from semel.store import Filter
 from semel.stores.memory import AsyncMemoryStore
-from semel.tasks import Ended
+from semel.tasks import Tasks
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -161,6 +161,17 @@ class Store(AsyncMemoryStore):
         return found[0] if found else None
 
 
+class TrulyCancelled(Tasks):
+    """Cancels the task that its front names."""
+
+    def __init__(self, front: "Front") -> None:
+        super().__init__()
+        self._front = front
+
+    def spawn(self, work: Coroutine[Any, Any, Any], *how: Any, **further: Any) -> asyncio.Task[Any]:
+        return super().spawn(self._front.cancelled(work), *how, **further)
+
+
 class Front(IdempotencyMiddleware):
     """The middleware with a store of its own, pauses that take no time, and a say in what becomes of spawned tasks."""
 
@@ -177,15 +188,13 @@ class Front(IdempotencyMiddleware):
         async def hasty(effect: Effect[Any]) -> Any:
             return effect.pause_ms if isinstance(effect, Pause) else await perform(effect)
 
-        self.perform = hasty
+        self.perform, self.tasks = hasty, TrulyCancelled(self)
 
-    def spawn(
-        self, work: Coroutine[Any, Any, Any], ended: Ended | None = None, *, at_once: bool = False
-    ) -> asyncio.Task[Any]:
-        if self.truly_at is not None and next(self.spawned) == self.truly_at[0]:
-            self.truly = CancelAt(work, self.truly_at[1])
-            return super().spawn(self.truly.run(), ended, at_once=at_once)
-        return super().spawn(work, ended, at_once=at_once)
+    def cancelled(self, work: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
+        if self.truly_at is None or next(self.spawned) != self.truly_at[0]:
+            return work
+        self.truly = CancelAt(work, self.truly_at[1])
+        return self.truly.run()
 
     async def ask(self, wire: Wire | None = None, **request: Any) -> Wire:
         wire = wire or Wire(**request)

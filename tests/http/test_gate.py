@@ -1,11 +1,17 @@
 """Keys, tenants, fingerprints, directives and monitors, before any front."""
 
+from contextlib import suppress
+from typing import Any
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from semel import Fingerprint, Policy, RequestParts, StoreMisconfigured, StoreUnavailable
 from semel.core.correlation import trace_of
 from semel.core.decisions import NotStored, Run, Superseded, Undecided
 from semel.core.http import Response
+from semel.core.protocol import claim_for
 from semel.core.records import Key, Lease, Result
 from semel.core.tables import Ending
 from semel.gate import Admitted, Gate
@@ -18,6 +24,10 @@ ANSWERS = GATE.answers()
 
 def key(policy: Policy, tenant: str | None = "t", request: RequestParts = REQUEST) -> Key:
     return GATE.key(Admitted(policy, "n"), tenant, request)
+
+
+def owner(*headers: tuple[bytes, bytes]) -> str:
+    return GATE.claim(Admitted(Policy(), "n"), "t", other(headers=headers)).owner
 
 
 def other(**changes: object) -> RequestParts:
@@ -78,12 +88,32 @@ def test_a_chosen_fingerprint_under_one_key_for_all_endpoints_still_tells_them_a
 
 def test_the_owner_carries_the_correlation_and_stays_short() -> None:
     trace = [(b"traceparent", b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"), (b"x-request-id", b"r" * 99)]
-    assert trace_of(GATE.owner(trace)) == (0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7)
-    assert len(GATE.owner(trace)) <= 64
-    assert GATE.owner([(b"x-request-id", b"a b\xff")]).endswith(".a_b_")
-    assert len(GATE.owner(trace[1:])) <= 64
-    assert GATE.owner([(b"traceparent", b"odd")]).endswith(".odd")
-    assert GATE.owner([]) != GATE.owner([])
+    assert trace_of(owner(*trace)) == (0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7)
+    assert len(owner(*trace)) <= 64
+    assert owner((b"x-request-id", b"a b\xff")).endswith(".a_b_")
+    assert len(owner(trace[1])) <= 64
+    assert owner((b"traceparent", b"odd")).endswith(".odd")
+    assert owner() != owner()
+
+
+@given(
+    tenant=st.none() | st.text(max_size=300),
+    path=st.text(max_size=300),
+    body=st.binary(max_size=40),
+    scope=st.sampled_from(["endpoint", "tenant"]),
+    fingerprint=st.sampled_from(["raw", "json"]),
+    secret=st.sampled_from([None, "s"]),
+)
+def test_a_claim_is_what_its_parts_say(
+    tenant: str | None, path: str, body: bytes, secret: str | None, **of: Any
+) -> None:
+    """The usual request is claimed without asking for them one by one."""
+    gate, policy, request = Gate(Policy(), secret=secret), Policy(**of), other(path=path, body=body)
+    with suppress(UnicodeEncodeError):  # no server gives a path with half a character
+        made = gate.claim(admitted := Admitted(policy, "n"), tenant, request)
+        assert made.key == gate.key(admitted, tenant, request)
+        assert made.fingerprint == gate.fingerprint(policy, request)
+        assert made == claim_for(made.key, made.fingerprint, made.owner, policy)
 
 
 def answered(

@@ -148,8 +148,8 @@ FAULTS = [
     Fault(
         "another request's result at first sight",
         PROTOCOL,
-        " and record.answers(claimed.now_ms) and record.fingerprint == fingerprint:",
-        " and record.answers(claimed.now_ms):",
+        " and claimed.now_ms < record.expires_ms and record.fingerprint == fingerprint:",
+        " and claimed.now_ms < record.expires_ms:",
     ),
     Fault(
         "what was not stored is said to be stored",
@@ -216,13 +216,18 @@ FAULTS = [
         "                    return reply\n"
         "                self._put(key, new)\n                if old",
     ),
-    Fault("replay across tenants", GATE, "return Key(tenant, scope, ", 'return Key("", scope, '),
-    Fault("one key for all endpoints", GATE, 'scope = f"{request.method} {request.path}"', 'scope = ""'),
+    Fault("replay across tenants", GATE, "key = Key(tenant, scope, ", 'key = Key("", scope, '),
+    Fault(
+        "one key for all endpoints",
+        GATE,
+        'admitted.policy, f"{request.method} {request.path}", dict(',
+        'admitted.policy, "", dict(',
+    ),
     Fault(
         "the fingerprint ignores the body",
         GATE,
-        "return raw(request, ",
-        'return raw(RequestParts(request.method, request.path, request.query, request.headers, b""), ',
+        "fingerprint = raw(request, ",
+        'fingerprint = raw(RequestParts(request.method, request.path, request.query, request.headers, b""), ',
     ),
     Fault(
         "an answer that was not stored has no mark",

@@ -7,12 +7,13 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
-from semel.admission import Answered, Begun, Keyed
+from semel.admission import Answered, Begun, Keyed, unsure
 from semel.answers import Answers
 from semel.asgi.execution import Execution
 from semel.asgi.types import Message, Receive, Scope, Send, send_response
 from semel.core.decisions import Replay
 from semel.core.fingerprint import RequestParts
+from semel.core.http import Headers
 from semel.core.protocol import usual
 from semel.core.reports import acquired
 from semel.drive import NOT_ASKED, adrive, tell
@@ -30,44 +31,47 @@ async def serve(
 
     A store gives back the claim of a caller who leaves while it is being asked.
     """
-    body = await read_body(admitted.policy.body_max, answers, scope, receive, send)
+    policy, headers = admitted.policy, tuple(scope["headers"])
+    body = await read_body(policy.body_max, answers, headers, receive, send)
     if body is None:
         return
-    who = front.caller(scope)
+    who = front.caller(scope) if front.identify is None else front.identify(scope)
     tenant = who if isinstance(who, str) else await told(who)
+    path, raw = scope["path"], scope.get("raw_path", b"").decode("latin-1")
+    if raw != path or "%" in raw or "?" in raw:  # hardly any
+        raw = raw_path(path, raw)
     query = scope.get("query_string", b"").decode("latin-1")
-    method, path = scope["method"].upper(), raw_path(scope)
     # No name for the parts: whatever is alive while many wait for the store, the garbage collector walks through.
-    keyed = Keyed(front, admitted, answers, tenant, RequestParts(method, path, query, tuple(scope["headers"]), body))
-    claim, claimed, decision = keyed.claim(), NOT_ASKED, None
-    if claim is not None:
+    claim = front.gate.claim(admitted, tenant, RequestParts(scope["method"].upper(), raw, query, headers, body))
+    begun: Begun | Replay | None = None
+    claimed = NOT_ASKED
+    if policy.quota is None:
         try:
             claimed = await front.store_call(claim)
         except StoreError as error:
             claimed = error
         except BaseException:
-            keyed.abandon()
+            front.abandon_later(unsure(claim))
             raise
         else:
-            decision = usual(claimed, keyed.fingerprint)
-    begun: Begun | Replay
-    if decision is None:
-        begun = await adrive(keyed.begin(), front.perform, first=claimed)
-    else:
-        begun = decision
-        if front.heard():
-            tell(front.listener, acquired(keyed.key, decision))
+            begun = usual(claimed, claim.fingerprint)
+            if begun is not None and front.heard():
+                tell(front.listener, acquired(claim.key, begun))
     if isinstance(begun, Replay):
         await send_response(send, answers.replay(begun.result))
-    elif isinstance(begun, Answered):
+        return
+    keyed = Keyed(front, policy, answers, claim, headers)
+    if begun is None:
+        begun = await adrive(keyed.begin(), front.perform, first=claimed)
+    if isinstance(begun, Answered):
         await send_response(send, begun.response)
     else:
         await Execution(front, keyed, body, scope, receive, send).outlived(begun)
 
 
-async def read_body(size_max: int, answers: Answers, scope: Scope, receive: Receive, send: Send) -> bytes | None:
+async def read_body(size_max: int, answers: Answers, headers: Headers, receive: Receive, send: Send) -> bytes | None:
     """The whole body, or None when there is nothing to serve: it was too large, or the client left meanwhile."""
-    length = dict(scope["headers"]).get(b"content-length", b"")
+    length = dict(headers).get(b"content-length", b"")
     # Python refuses thousands of digits.
     if not length.isdigit() or int(length.lstrip(b"0")[:18] or 0) <= size_max:
         message = await receive()
@@ -97,14 +101,10 @@ async def told(who: str | Awaitable[str | None] | None) -> str | None:
     return await who if not isinstance(who, str) and inspect.isawaitable(who) else who
 
 
-def raw_path(scope: Scope) -> str:
+def raw_path(path: str, raw: str) -> str:
     """The path as received: still percent-encoded, so that no two of them become one.
 
     Unless something in front of us rewrote the path: then what it was before says nothing about what will run.
     """
-    path: str = scope["path"]
-    raw: str = scope.get("raw_path", b"").decode("latin-1")
-    if raw == path and "%" not in raw and "?" not in raw:
-        return raw  # nearly all
     raw = raw.partition("?")[0]
     return raw if unquote(raw) == path else quote(path)

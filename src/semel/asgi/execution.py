@@ -94,7 +94,7 @@ class Execution:
         self._lease = begun.lease
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         running = self._execute() if isinstance(begun, Run) else self._run_unprotected()
-        work = self._front.spawn(running, self._work_ended, at_once=True)
+        work = self._front.tasks.spawn(running, ended=self._work_ended, at_once=True)
         accept_s = self._keyed.accept_s
         try:
             if accept_s is None or not await self._accepted_after(work, accept_s):
@@ -112,7 +112,7 @@ class Execution:
         self._front.tasks.forget(work)
         if self._finishing:
             self._when_finished().add_done_callback(self._is_over)
-        elif not self._over.done():  # by the caller's cancellation
+        elif not self._over.done():  # by the caller's cancellation, or before
             self._over.set_result(None)
 
     def _is_over(self, _: object) -> None:
@@ -162,6 +162,8 @@ class Execution:
             await self._finish(keyed.answers.raised())
             which = f"{self._scope['method']} {self._scope['path']}"
             raise Unfinished(f"the application returned with its answer to {which} unfinished")
+        if not self._over.done():  # now, and not when the task has ended: its caller goes on one step earlier
+            self._over.set_result(None)
 
     async def _raised(self, error: BaseException) -> None:
         """The application raised, and has not given an answer that stands."""
@@ -251,7 +253,7 @@ class Execution:
         """The application has not returned in the step in which it answered: nobody waits for the rest of it."""
         if self._pending is not None:
             self._stands = True
-            self._late = self._front.spawn(self._finish())
+            self._late = self._front.tasks.spawn(self._finish())
 
     def _reported(self, response: Response) -> Ended | None:
         """The work raised, its framework has reported that, and is answering for it with a status of 500 or more."""
@@ -266,7 +268,7 @@ class Execution:
         """Too large to keep: a tombstone is stored first, then the answer streams on, whole."""
         answers, response = self._keyed.answers, Response(self._status, self._headers, b"")
         done = answers.too_large(response, self._keyed.policy, nothing_done=self.operation.nothing_was_done)
-        settlement: Settlement = await asyncio.shield(self._front.spawn(self._settle(done)))
+        settlement: Settlement = await asyncio.shield(self._front.tasks.spawn(self._settle(done)))
         final = answers.settled(settlement, done)
         body = b"".join(self._chunks)
         self._chunks.clear()
@@ -298,7 +300,7 @@ class Execution:
             )
         except asyncio.CancelledError:
             if not self._settled:  # the store's reply was lost: the same owner asks again, and is answered alike
-                self._front.spawn(self._finish_again(done)).add_done_callback(self._is_finished)
+                self._front.tasks.spawn(self._finish_again(done)).add_done_callback(self._is_finished)
                 raise
             self._is_finished()
             raise

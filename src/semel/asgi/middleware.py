@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from operator import itemgetter
-from typing import Any
 
 from semel import marks
 from semel.admission import WAITERS_MAX, Waiters
@@ -31,7 +30,7 @@ from semel.opening import open_async_store
 from semel.published import published
 from semel.quota import DEFAULT_STORAGE, AsyncQuotas, counting
 from semel.store import AsyncStore
-from semel.tasks import Ended, Tasks
+from semel.tasks import Tasks
 
 Identify = Callable[[Scope], "str | Awaitable[str | None] | None"]
 NAME, LOWER = itemgetter(0), bytes.lower
@@ -75,7 +74,8 @@ class IdempotencyMiddleware:
         if self.gate.has_quota:
             _ = quotas.limiter  # says at start-up what is missing
         self.listener = listener
-        self._is_heard = on_event is not ignore
+        # Whether anybody is told what happens as a rule. What is serious is always told.
+        self.heard = partial(bool, True) if on_event is not ignore else partial(logger.isEnabledFor, logging.DEBUG)
         self.store_call = async_asking(self.store, listener)
         self.perform = async_performer(self.store, listener, counting(quotas))
         self.keeper = AsyncKeeper(self.store, listener)
@@ -105,17 +105,18 @@ class IdempotencyMiddleware:
         if not (gate.required or marks.used) and gate.header_set.isdisjoint(map(LOWER, map(NAME, headers))):
             await self.app(scope, receive, _plain(send))  # what the gate would say, without asking it
             return
-        root = ""
+        answers = gate.rootless
         if scope.get("root_path"):
             root, path = place_of(scope)
+            answers = gate.answers(root)
         mark = self.mark(scope) if marks.used else UNMARKED
         admitted = gate.admit(method, path, headers, mark)
         if admitted is None:
             await self.app(scope, receive, _plain(send))
         elif isinstance(admitted, Refused):
-            await send_response(send, gate.answers(root).refused(admitted.kind, admitted.detail))
+            await send_response(send, answers.refused(admitted.kind, admitted.detail))
         else:
-            await serve(self, admitted, gate.answers(root), scope, receive, send)
+            await serve(self, admitted, answers, scope, receive, send)
 
     def mark(self, scope: Scope) -> Mark:
         """The mark of the endpoint that will run."""
@@ -134,20 +135,10 @@ class IdempotencyMiddleware:
         authorization = next((value for name, value in scope["headers"] if name == b"authorization"), None)
         return self.gate.caller(_name_of(user) if known else None, authorization)
 
-    def heard(self) -> bool:
-        """Whether anybody is told what happens as a rule. What is serious is always told."""
-        return self._is_heard or logger.isEnabledFor(logging.DEBUG)
-
-    def spawn(
-        self, work: Coroutine[Any, Any, Any], ended: Ended | None = None, *, at_once: bool = False
-    ) -> asyncio.Task[Any]:
-        """Run `work` in a task that nobody's cancellation reaches, and keep it until it ends."""
-        return self.tasks.spawn(work, ended=ended, at_once=at_once)
-
     def abandon_later(self, lease: Lease) -> None:
         """Give back a claim whose fate is not known."""
         if self.tasks.may_abandon():
-            self.spawn(adrive(abandon(lease), self.perform)).add_done_callback(self.tasks.abandoned)
+            self.tasks.spawn(adrive(abandon(lease), self.perform)).add_done_callback(self.tasks.abandoned)
 
     async def close(self) -> None:
         """Let begun work end, then close the store if it is ours."""

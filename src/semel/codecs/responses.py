@@ -25,8 +25,8 @@ def tombstone(*, ok: bool) -> Result:
     return Result(TOMBSTONE, b"", ok=ok)
 
 
-def decode(result: Result) -> Response | None:
-    """The stored answer, or None for a tombstone."""
+def decode(result: Result, *marks: tuple[bytes, bytes]) -> Response | None:
+    """The stored answer, with `marks` as its last headers, or None for a tombstone."""
     if result.format == TOMBSTONE:
         return None
     if result.format != FORMAT:
@@ -34,6 +34,7 @@ def decode(result: Result) -> Response | None:
             f"the stored answer has format {result.format!r}, and this version of semel reads {FORMAT!r}"
         )
     try:
-        return Response(*_decoder.decode(result.payload))
+        status, headers, body = _decoder.decode(result.payload)
     except msgspec.MsgspecError as error:
         raise RecordUnreadable(f"the stored answer is damaged: {error}") from error
+    return Response(status, (*headers, *marks), body)

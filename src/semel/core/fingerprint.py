@@ -87,16 +87,13 @@ def raw(request: RequestParts, secret: bytes | None = None) -> str:
     """The digest of `Fingerprint()`, which nearly all requests get: what `digest` does, for just these parts."""
     method, path, query, body = request.method.encode(), request.path.encode(), request.query.encode(), request.body
     framed = FIVE(5, len(method), len(path), len(query), 3, len(body)) + method + path + query + b"raw" + body
-    return _printed(framed, secret)
+    hashed = hmac.digest(secret, framed, hashlib.sha256) if secret else hashlib.sha256(framed).digest()
+    return f"{VERSION}.{b2a_base64(hashed, newline=False).translate(URL_SAFE, b'=').decode()}"
 
 
 def digest(parts: Iterable[bytes], *, secret: bytes | None = None) -> str:
     """`version.digest` over length-framed parts, keyed when a secret is given."""
     parts = tuple(parts)
     framed = b"".join((pack(f">{len(parts) + 1}Q", len(parts), *map(len, parts)), *parts))
-    return _printed(framed, secret)
-
-
-def _printed(framed: bytes, secret: bytes | None) -> str:
     hashed = hmac.digest(secret, framed, hashlib.sha256) if secret else hashlib.sha256(framed).digest()
     return f"{VERSION}.{b2a_base64(hashed, newline=False).translate(URL_SAFE, b'=').decode()}"

@@ -33,8 +33,6 @@ class KeyMalformed(ValueError):
 
 def read_key(headers: Sequence[tuple[bytes, bytes]], policy: Policy) -> str | None:
     """The key in that of the policy's headers which is there; None when none is. Alternatives must agree."""
-    if policy.header_set.isdisjoint(map(bytes.lower, map(NAME, headers))):
-        return None
     values = dict(headers)
     if len(values) == len(headers) and b"".join(values).islower():
         names: Collection[bytes] = values  # nearly always: each once, and in lower case
@@ -42,12 +40,17 @@ def read_key(headers: Sequence[tuple[bytes, bytes]], policy: Policy) -> str | No
         names = list(map(bytes.lower, map(NAME, headers)))
         values = dict(zip(names, map(VALUE, headers), strict=True))
     key: str | None = None
+    plain = policy.key_format == "any"
     for name in policy.header_names:
         if name not in values:
             continue
         if len(names) != len(values) and list(names).count(name) > 1:
             raise KeyMalformed(f"the header {name.decode()} was sent more than once")
-        again, key = key, parse_key(values[name], policy)
+        again, value = key, values[name]
+        if plain and len(value) <= NAME_MAX and BARE.fullmatch(value) is not None:
+            key = value.decode("ascii")  # nearly all
+        else:
+            key = parse_key(value, policy)
         if again is not None and again != key:
             sent = [each.decode() for each in policy.header_names if each in values]
             raise KeyMalformed(f"the headers {' and '.join(sent)} carry different keys")
@@ -56,8 +59,6 @@ def read_key(headers: Sequence[tuple[bytes, bytes]], policy: Policy) -> str | No
 
 def parse_key(value: bytes, policy: Policy) -> str:
     """Read one header value: 1 to 255 characters, bare or as an RFC 9651 String whose parameters are ignored."""
-    if policy.key_format == "any" and len(value) <= NAME_MAX and BARE.fullmatch(value) is not None:
-        return value.decode("ascii")  # nearly all
     value = value.strip(b" \t")
     if not value:
         raise KeyMalformed("the key is empty")

@@ -84,6 +84,11 @@ class Policy:
         return self.retention_ms if self.expired == "refuse" else 0
 
     @cached_property
+    def claimed_ms(self) -> int:
+        """How long a claim keeps its key: what is unknown blocks as long as what is finished would, and is refused."""
+        return self.retention_ms + self.refuse_ms
+
+    @cached_property
     def header_names(self) -> tuple[bytes, ...]:
         """The names of the key's headers as they come off the wire."""
         return tuple(name.lower().encode() for name in self.headers)

@@ -42,8 +42,8 @@ ABANDON_MS = 60_000
 
 
 def claim_for(key: Key, fingerprint: str, owner: str, policy: Policy) -> Claim:
-    """The first effect of `acquire`. What is unknown blocks as long as what is finished would, refusal included."""
-    return Claim(key, fingerprint, owner, policy.lease_ms, policy.retention_ms + policy.refuse_ms, policy.takeover)
+    """The first effect of `acquire`."""
+    return Claim(key, fingerprint, owner, policy.lease_ms, policy.claimed_ms, policy.takeover)
 
 
 def complete_for(
@@ -65,8 +65,9 @@ def usual(claimed: Claimed, fingerprint: str) -> Run | Replay | None:
     if isinstance(claimed, Acquired):
         return Run(claimed.lease)
     record = claimed.record
-    if record.result is not None and record.answers(claimed.now_ms) and record.fingerprint == fingerprint:
-        return Replay(record, record.result)
+    result = record.result
+    if result is not None and claimed.now_ms < record.expires_ms and record.fingerprint == fingerprint:
+        return Replay(record, result)
     return None
 
 

@@ -73,7 +73,8 @@ class Exchange:
     def begin(self, tenant: str | None) -> Plan[HttpResponse | None]:
         """Claim the key. None means that the work may run."""
         asked_at = self.request.path_info if self.in_view else ""
-        self.keyed = Keyed(self.front, self.admitted, self.answers, tenant, self.parts, asked_at=asked_at)
+        claim = self.front.gate.claim(self.admitted, tenant, self.parts)
+        self.keyed = Keyed(self.front, self.policy, self.answers, claim, self.parts.headers, asked_at=asked_at)
         begun = yield from self.keyed.begin()
         match begun:
             case Run(lease) if self.caller_left:  # nothing has begun, and nobody would get the answer

@@ -69,7 +69,8 @@ class Exchange:
         method, query = self.environ["REQUEST_METHOD"].upper(), self.environ.get("QUERY_STRING", "")
         request = RequestParts(method, raw_path_of(self.environ), query, self.headers, body)
         self._hand_on(body)  # `identify` may look at it
-        keyed = Keyed(self.front, self.admitted, self.answers, self.front.tenant(self.environ), request)
+        claim = self.front.gate.claim(self.admitted, self.front.tenant(self.environ), request)
+        keyed = Keyed(self.front, self.policy, self.answers, claim, self.headers)
         self._hand_on(body)
         return self._serve(keyed)
 
