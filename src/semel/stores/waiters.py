@@ -63,16 +63,17 @@ class Waiters:
 class Change:
     """What one task waits for. A timer ends its wait, too: cheaper than a time limit that would have to cancel it."""
 
-    __slots__ = ("_happened", "_sleeper")
+    __slots__ = ("_happened", "_sleeper", "_timer")
 
     def __init__(self) -> None:
         self._happened = False
-        self._sleeper: asyncio.Future[bool] | None = None
+        self._sleeper: asyncio.Future[None] | None = None
+        self._timer: asyncio.Handle | None = None
 
     def set(self) -> None:
+        """Whoever changes something tidies up for who waits for it, and is the one that is not waited for."""
         self._happened = True
-        if self._sleeper is not None:
-            _end(self._sleeper, True)
+        self._end()
 
     def clear(self) -> None:
         self._happened = False
@@ -82,17 +83,40 @@ class Change:
         if self._happened or timeout_s <= 0:
             return self._happened
         loop = asyncio.get_running_loop()
-        self._sleeper = sleeper = loop.create_future()
-        timer = loop.call_later(timeout_s, _end, sleeper, False)
+        self._sleeper, self._timer = loop.create_future(), loop.call_later(timeout_s, self._end)
         try:
-            return await sleeper or self._happened
+            await self._sleeper
         finally:
-            timer.cancel()
+            if self._timer is not None:  # whoever waits was cancelled
+                self._timer.cancel()
+        return self._happened
+
+    def _end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._sleeper is not None and not self._sleeper.done():
+            self._sleeper.set_result(None)
 
 
-def _end(sleeper: asyncio.Future[bool], happened: bool) -> None:
-    if not sleeper.done():
-        sleeper.set_result(happened)
+class Registered:
+    """A change among those of its key, while it is waited for. A class and no generator: the way out is short."""
+
+    __slots__ = ("_all", "_change", "_key", "_these")
+
+    def __init__(self, everybody: dict[Key, set[Change]], key: Key, these: set[Change], change: Change) -> None:
+        self._all = everybody
+        self._key = key
+        self._these = these
+        self._change = change
+
+    def __enter__(self) -> Change:
+        return self._change
+
+    def __exit__(self, *_: object) -> None:
+        self._these.discard(self._change)
+        if not self._these:
+            self._all.pop(self._key, None)
 
 
 class AsyncWaiters:
@@ -101,17 +125,11 @@ class AsyncWaiters:
     def __init__(self) -> None:
         self._changes: dict[Key, set[Change]] = {}
 
-    @contextmanager
-    def registered(self, key: Key) -> Iterator[Change]:
+    def registered(self, key: Key) -> Registered:
         change = Change()
-        self._changes.setdefault(key, set()).add(change)
-        try:
-            yield change
-        finally:
-            changes = self._changes[key]
-            changes.discard(change)
-            if not changes:
-                del self._changes[key]
+        changes = self._changes.setdefault(key, set())
+        changes.add(change)
+        return Registered(self._changes, key, changes, change)
 
     def wake(self, key: Key) -> None:
         for change in self._changes.get(key, ()):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+
+from msgspec import Struct
 
 from semel.core.records import Key
 from semel.errors import StoreError
@@ -17,12 +17,19 @@ from semel.stores.sqlite.scripts import HOLDS, named
 POLL_S = 0.01
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Waiter:
+class Waiter(Struct, frozen=True, eq=False):
+    """Somebody who waits, until the block is left. `wake` is called from any thread, and perhaps more than once."""
+
     key: Key
     owner: str
     wake: Callable[[], None]
-    """Called from any thread, and perhaps more than once."""
+    watch: Watch
+
+    def __enter__(self) -> None:
+        """Nothing more: it is registered."""
+
+    def __exit__(self, *_: object) -> None:
+        self.watch.forget(self)
 
 
 class Watch:
@@ -34,24 +41,23 @@ class Watch:
         self._waiters: dict[Key, set[Waiter]] = {}
         self._thread: threading.Thread | None = None
 
-    @contextmanager
-    def watching(self, key: Key, owner: str, wake: Callable[[], None]) -> Iterator[None]:
+    def watching(self, key: Key, owner: str, wake: Callable[[], None]) -> Waiter:
         """Call `wake` when `owner` may no longer hold `key`. Enter first, then look at the record, then sleep."""
-        waiter = Waiter(key, owner, wake)
+        waiter = Waiter(key, owner, wake, self)
         with self._lock:
             self._waiters.setdefault(key, set()).add(waiter)
             if self._thread is None:
                 thread = threading.Thread(target=self._poll, name="semel-sqlite-watch", daemon=True)
                 thread.start()  # first: without a thread the next one must try again
                 self._thread = thread
-        try:
-            yield
-        finally:
-            with self._lock:
-                waiters = self._waiters[key]
-                waiters.discard(waiter)
-                if not waiters:
-                    del self._waiters[key]
+        return waiter
+
+    def forget(self, waiter: Waiter) -> None:
+        with self._lock:
+            waiters = self._waiters[waiter.key]
+            waiters.discard(waiter)
+            if not waiters:
+                del self._waiters[waiter.key]
 
     @property
     def wanted(self) -> bool:
