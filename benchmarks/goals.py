@@ -58,19 +58,16 @@ def goals(results: Results) -> Iterator[Goal]:
 
 
 def http(results: Results) -> Iterator[Goal]:
-    def at(case: str, who: str, store: str, load: int, unit: str = PER_SECOND) -> Measure | None:
-        return results.find("http", case, who, store, load, unit)
-
-    bare = at("no key", BARE, "", 64)
-    yield Goal("no key, of the bare app", 0.97, ratio(at("no key", SEMEL, "memory", 64), bare), " ×")
+    yield Goal("no key, of the bare app", 0.97, results.of_bare("no key", "memory", 64, PER_SECOND), " ×")
     yield Goal("no key, in one process, added", 2, added(results), " µs", least=False)
     for name in STORES:
-        first = ratio(at("first", SEMEL, name, 64), bare)
+        first = results.of_bare("first", name, 64, PER_SECOND)
         yield Goal(f"first execution, {TITLES[name]}, of the bare app", FIRST[name], first, " ×")
     for name in STORES:
-        yield Goal(f"replay, {TITLES[name]}, of the bare app", REPLAY, ratio(at("replay", SEMEL, name, 64), bare), " ×")
+        replay = results.of_bare("replay", name, 64, PER_SECOND)
+        yield Goal(f"replay, {TITLES[name]}, of the bare app", REPLAY, replay, " ×")
     for name in STORES:
-        slow = ratio(at("first", SEMEL, name, 16, P99), at("no key", BARE, "", 16, P99))
+        slow = results.of_bare("first", name, 16, P99)
         yield Goal(f"p99 of first execution, {TITLES[name]}, 16 connections, of bare", 2, slow, " ×", least=False)
 
 

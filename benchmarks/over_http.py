@@ -19,7 +19,7 @@ from benchmarks.load import Mode, Round, fire, generator, key, new_prefix
 from benchmarks.on_django import BARE_DJANGO, CONTENDERS, ON_DJANGO
 from benchmarks.peers import ABSENT, PEERS
 from benchmarks.places import STORES, Places
-from benchmarks.results import MEGABYTES, P50, P99, PER_SECOND, STORED_FIRST, YES, Found, Measure, Note
+from benchmarks.results import MEGABYTES, P50, P99, PER_SECOND, STORED_FIRST, YES, Found, Measure, Note, beside
 from benchmarks.rounds import alternate, measured
 from benchmarks.serving import BODY, AppServer
 from benchmarks.sizes import Size
@@ -158,25 +158,26 @@ def at_load(
     size: Size, load: int, servers: dict[tuple[str, str], AppServer], prefixes: dict[tuple[str, str], str]
 ) -> Iterator[Found]:
     cells: dict[Contender, Cell] = {}
+    main = load == max(set(size.loads) & {64} or size.loads)
     for (who, store), server in servers.items():
         peer = who not in (BARE, AT_ONCE, SEMEL)
-        main, prefix = load == max(set(size.loads) & {64} or size.loads), prefixes[who, store]
+        prefix = prefixes[who, store]
         if peer and not main and load != 1:
             continue
         if who in UNPROTECTED or (who, store) == (SEMEL, "memory"):
             cells["no key", who, store, load] = Cell(server, "none", load, size.round_s)
-        if who not in UNPROTECTED:
+        if who != AT_ONCE:  # who is bare gets the same requests, and does not look at the key
             cells["first", who, store, load] = Cell(server, "new", load, size.round_s)
         if who not in UNPROTECTED and (not peer or main):
             cells["replay", who, store, load] = Cell(server, "known", load, size.round_s, prefix)
         if who == SEMEL and main:
             cells["in flight", who, store, load] = Cell(server, "same", load, size.round_s, prefix)
     yield from without_cheats(cells, size.rounds)
+    yield from beside_bare(cells, 2 * size.rounds if main else size.rounds)
 
 
 def without_cheats(cells: dict[Contender, Cell], rounds: int) -> Iterator[Found]:
     """Whoever fails once is listed with the reason, and the others are measured."""
-    sound = dict(cells)
     failed: dict[Contender, str] = {}
 
     def guarded(at: Contender, cell: Cell) -> Callable[[], Round | None]:
@@ -191,15 +192,26 @@ def without_cheats(cells: dict[Contender, Cell], rounds: int) -> Iterator[Found]
 
         return run
 
-    found = alternate({at: guarded(at, cell) for at, cell in sound.items()}, rounds)
-    ours = {at: guarded(at, cell) for at, cell in sound.items() if at[1] in (BARE, SEMEL)}
-    for at, each in alternate(ours, rounds, warm=False).items():  # the goals are about these, and the machine is shared
-        found[at] += each
-    for at, each in found.items():
+    for at, each in alternate({at: guarded(at, cell) for at, cell in cells.items()}, rounds).items():
         if at in failed:
             yield Note(", ".join(map(str, at)), failed[at])
         else:
             yield from of_rounds(at, [one for one in each if one is not None])
+
+
+def beside_bare(cells: dict[Contender, Cell], rounds: int) -> Iterator[Found]:
+    """What the goals are about: the machine is shared, and a minute later it is another one."""
+    load = next(iter(cells))[3]
+
+    def paired(case: str, cell: Cell) -> Callable[[], tuple[Round, Round]]:
+        bare = cells["no key" if case == "no key" else "first", BARE, "", load]
+        return lambda: (bare(), cell())
+
+    ours = {(at[0], at[2]): cell for at, cell in cells.items() if at[1] == SEMEL and at[0] != "in flight"}
+    pairs = alternate({at: paired(at[0], cell) for at, cell in ours.items()}, rounds, warm=False)
+    for (case, store), found in pairs.items():
+        yield from of_rounds((beside(case), BARE, store, load), [bare for bare, _ in found])
+        yield from of_rounds((beside(case), SEMEL, store, load), [own for _, own in found])
 
 
 def of_rounds(at: Contender, found: list[Round]) -> Iterator[Measure]:

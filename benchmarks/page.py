@@ -52,12 +52,12 @@ def check(results: Results) -> int:
 def figures(results: Results) -> list[tuple[str, str]]:
     """Name and picture. What stands after `-of-` is the part of the page where it is shown."""
     found: list[tuple[str, str]] = []
-    bare = results.find("http", "no key", BARE, "", 64, PER_SECOND)
+    bare = results.find("http", "first", BARE, "", 64, PER_SECOND)
     for case in ("first", "replay"):
         values = {}
         for each in results.measures("http"):
             shown = (each.case, each.load, each.unit) == (case, 64, PER_SECOND) and each.who not in ON_DJANGO
-            if shown and (value := ratio(each, bare)):
+            if shown and each.store and (value := ratio(each, bare)):
                 values[f"{each.who}, {TITLES[each.store]}"] = (value, each.who == SEMEL)
         if values:
             ordered = dict(sorted(values.items(), key=lambda item: (-item[1][0], item[0])))
@@ -83,7 +83,7 @@ def latency(results: Results) -> list[tuple[str, str]]:
     """The middle and the tail, from one connection to many."""
     found = []
     for unit, name in ((P50, "p50"), (P99, "p99")):
-        whose = {"bare app": ("no key", BARE, "")} | {TITLES[store]: ("first", SEMEL, store) for store in STORES}
+        whose = {"bare app": ("first", BARE, "")} | {TITLES[store]: ("first", SEMEL, store) for store in STORES}
         series = {
             title: {
                 each.load: each.middle

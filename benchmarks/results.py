@@ -32,6 +32,11 @@ STORED_FIRST = "stored before answered"
 """1 if an answer was stored before it was given, else 0."""
 
 
+def beside(case: str) -> str:
+    """The case where every round comes right after one of the bare application, with the same requests."""
+    return f"{case}, beside bare"
+
+
 @dataclass(frozen=True, slots=True)
 class Measure:
     """One figure, once for each round. `load` is how many callers there were, or how many keys."""
@@ -116,6 +121,11 @@ class Results:
             if (each.case, each.who, each.store, each.load, each.unit) == wanted:
                 return each
         return None
+
+    def of_bare(self, case: str, store: str, load: int, unit: str) -> float | None:
+        """What ours is of the bare application, by the rounds that were taken in pairs."""
+        ours, bare = (self.find("http", beside(case), who, store, load, unit) for who in ("semel", "bare app"))
+        return ratio(ours, bare)
 
     def measures(self, part: str) -> Sequence[Measure]:
         return self.parts[part].measures if part in self.parts else ()

@@ -59,11 +59,10 @@ def cost(results: Results) -> str:
     rows = []
     for store in STORES:
         alone = [
-            results.find("http", "no key", BARE, "", 1, P50),
+            results.find("http", "first", BARE, "", 1, P50),
             *(results.find("http", case, SEMEL, store, 1, P50) for case in ("first", "replay")),
         ]
-        bare = results.find("http", "no key", BARE, "", 64, PER_SECOND)
-        kept = [ratio(results.find("http", case, SEMEL, store, 64, PER_SECOND), bare) for case in ("first", "replay")]
+        kept = [results.of_bare(case, store, 64, PER_SECOND) for case in ("first", "replay")]
         sized = next((each for each in results.measures("growth") if (each.store, each.unit) == (store, BYTES)), None)
         if None in alone:
             continue
@@ -97,16 +96,16 @@ def caution(results: Results) -> str:
 
 
 def contenders(results: Results) -> str:
-    return beside(results, BARE, lambda who: who not in ON_DJANGO)
+    return ranked(results, BARE, lambda who: who not in ON_DJANGO)
 
 
 def on_django(results: Results) -> str:
-    return beside(results, BARE_DJANGO, lambda who: who in ON_DJANGO)
+    return ranked(results, BARE_DJANGO, lambda who: who in ON_DJANGO)
 
 
-def beside(results: Results, base: str, wanted: Callable[[str], bool]) -> str:
+def ranked(results: Results, base: str, wanted: Callable[[str], bool]) -> str:
     """Everybody at 64 connections, the fastest first, store by store; the bare application is 1."""
-    bare = results.find("http", "no key", base, "", 64, PER_SECOND)
+    bare = results.find("http", "first", base, "", 64, PER_SECOND)
     rows: list[Row] = []
     for store in STORES:
         who = {each.who for each in results.measures("http") if each.store == store and each.load == 64}
@@ -138,8 +137,10 @@ def connections(results: Results) -> str:
     for title, at in shown.items():
         cells = []
         for load in loads:
-            bare = results.find("http", "no key", BARE, "", load, PER_SECOND)
-            cells.append(times(ratio(results.find("http", *at, load, PER_SECOND), bare)))
+            case, who, store = at
+            bare = results.find("http", case, BARE, "", load, PER_SECOND)
+            other = ratio(results.find("http", *at, load, PER_SECOND), bare)
+            cells.append(times(results.of_bare(case, store, load, PER_SECOND) if who == SEMEL else other))
         if any(cells):
             rows.append([title, *cells])
     return table(["of the bare app", *(counted(load, "connection") for load in loads)], rows)
