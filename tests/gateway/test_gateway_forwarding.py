@@ -188,3 +188,19 @@ def test_an_address_of_version_six_is_quoted() -> None:
     scope = {"headers": [(b"host", b'a"b')], "client": ("::1", 1), "scheme": "http", "http_version": "1.1"}
     headers = dict(for_upstream(scope, host=b"x", dropped=frozenset()))
     assert headers[b"forwarded"] == b'for="[::1]";proto=http'
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_what_comes_after_the_body_is_not_a_header(
+    gateway: GatewayServer, upstream: Upstream, key: str, keyed: bool
+) -> None:
+    """Whoever checks headers in front of us has not seen it, and for us the head was checked already."""
+    trailed = key.encode() + b"\r\n0\r\nX-Account: admin\r\nHost: other\r\n\r\n"
+    body = b"%x\r\n" % len(key) + trailed
+    with gateway.open() as connection:
+        named = [f"Idempotency-Key: {key}"] if keyed else []
+        connection.sendall(request("POST", "/pay", body, "Transfer-Encoding: chunked", "X-Account: shop", *named))
+        assert read(connection).status == 201
+    asked = upstream.asked[-1]
+    assert asked.body == key.encode()
+    assert (asked.all("x-account"), asked.all("host")) == (["shop"], ["shop.example"])

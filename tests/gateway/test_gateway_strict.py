@@ -58,6 +58,9 @@ SHAPES: dict[str, bytes] = {
 }
 OVER = {
     "one endless header": POST + b"X-A: " + b"a" * 300_000,
+    "a line after the body that does not end": (
+        POST + b"Idempotency-Key: endless\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\nX-A: " + b"a" * 2_000_000
+    ),
     "a large header": POST + b"X-A: " + b"a" * 70_000 + b"\r\nContent-Length: 2\r\n\r\nab",
     "many headers": POST + b"".join(b"X-%d: a\r\n" % number for number in range(300)) + b"Content-Length: 0\r\n\r\n",
     "a long path": b"GET /smuggled" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",

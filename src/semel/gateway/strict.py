@@ -7,12 +7,15 @@ is the rest: what it accepts and another program might read otherwise, and what 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 HEAD_MAX = 65_536
 HEADERS_MAX = 200
+HOSTS_MAX = 256
+"""How many Host headers are remembered as readable or not. They have a bound, too."""
 
 
 class Refused(Exception):
@@ -28,12 +31,17 @@ class StrictProtocol(HttpToolsProtocol):
 
     _head_size = 0
     _in_head = True
+    _between = 0
+    """How much came since the last part of a body: the sizes of chunks, and what follows the last one."""
     _refused: Refused | None = None
 
     def data_received(self, data: bytes) -> None:
         if self._refused is not None or self.transport.is_closing():
             return
+        self._between += len(data)
         super().data_received(data)
+        if self._between > HEAD_MAX and not self._in_head and self._refused is None:
+            self._refuse(Refused(f"There are more than {HEAD_MAX} bytes between parts of the body, or after it.", 431))
         if self._in_head and self._refused is None:  # a header line that never ends is not shown to us before it does
             self._head_size += len(data)
             if self._head_size > HEAD_MAX:
@@ -43,10 +51,13 @@ class StrictProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self._in_head, self._head_size = True, 0
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        super().on_header(name, value)
-        # Blanks around a value are not part of it, and the parser leaves those at its end.
-        self.headers[-1] = (self.headers[-1][0], value.strip(b" \t"))
+    def on_body(self, body: bytes) -> None:
+        self._between = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._between = 0
+        super().on_message_complete()
 
     def on_headers_complete(self) -> None:
         try:
@@ -54,8 +65,9 @@ class StrictProtocol(HttpToolsProtocol):
         except Refused as refused:
             self._refused = refused
             raise  # the parser stops, and `send_400_response` is called
-        self._in_head = False
+        self._in_head, self._between = False, 0
         super().on_headers_complete()
+        self.headers = []  # what follows the body is no header: nobody checks it, and it is not passed on
 
     def send_400_response(self, msg: str) -> None:
         """What the parser refused, or we did."""
@@ -68,8 +80,6 @@ class StrictProtocol(HttpToolsProtocol):
             raise Refused(f"HTTP/{version} is not spoken here.")
         if len(self.headers) > HEADERS_MAX:
             raise Refused(f"There are more than {HEADERS_MAX} header lines.", 431)
-        if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > HEAD_MAX:
-            raise Refused(f"The head of the request is larger than {HEAD_MAX} bytes.", 431)
         if self.parser.should_upgrade():  # after that the parser takes no body, so one could hide there
             raise Refused("Upgrade and CONNECT are not supported.")
         if not self.url.startswith(b"/") or b"#" in self.url:
@@ -77,14 +87,21 @@ class StrictProtocol(HttpToolsProtocol):
         self._check_headers(version)
 
     def _check_headers(self, version: str) -> None:
-        hosts = [value for name, value in self.headers if name == b"host"]
+        size, hosts = len(self.url), []
+        for at, (name, value) in enumerate(self.headers):
+            size += len(name) + len(value) + 4
+            if (bare := value.strip(b" \t")) is not value:  # not part of it, and the parser leaves those at its end
+                self.headers[at] = name, bare
+            if name == b"host":
+                hosts.append(bare)
+            elif name == b"transfer-encoding" and (version == "1.0" or bare.lower() != b"chunked"):
+                raise Refused("The only Transfer-Encoding is chunked, and not in HTTP/1.0.")
+        if size > HEAD_MAX:
+            raise Refused(f"The head of the request is larger than {HEAD_MAX} bytes.", 431)
         if len(hosts) > 1 or (version == "1.1" and not hosts):
             raise Refused("There must be exactly one Host header.")
         if hosts and not _is_host(hosts[0]):
             raise Refused("The Host header cannot be read.")
-        for name, value in self.headers:
-            if name == b"transfer-encoding" and (version == "1.0" or value.lower() != b"chunked"):
-                raise Refused("The only Transfer-Encoding is chunked, and not in HTTP/1.0.")
 
     def _refuse(self, refused: Refused) -> None:
         """Say why, if that cannot be taken for the answer to an earlier request, and close."""
@@ -104,6 +121,7 @@ class StrictProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
+@lru_cache(HOSTS_MAX)
 def _is_host(value: bytes) -> bool:
     try:
         parts = urlsplit(b"//" + value)
