@@ -6,12 +6,9 @@ headers of its own. Both stand in front of one upstream. `python -m benchmarks.g
 
 from __future__ import annotations
 
-import asyncio
-import secrets
 import socket
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -19,11 +16,11 @@ from typing import Any
 
 import aiohttp
 
+from benchmarks.load import Mode, fire
 from servers.process import Server
 
 ROOT = Path(__file__).parent.parent
 CALLERS = 32
-BODY = b'{"amount": 10}'
 ANSWER = b'{"payment": 1, "amount": 10}'
 
 
@@ -76,22 +73,16 @@ class Listening(Server):
         socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
 
 
-async def per_second(port: int, seconds: float, *, keyed: bool) -> float:
-    """How many POSTs `CALLERS` callers get through, each with a key of its own."""
-    done, started = 0, time.perf_counter()
-    end = started + seconds
+class NotServed(Exception):
+    """Some requests were not answered by the upstream."""
 
-    async def caller(session: aiohttp.ClientSession) -> None:
-        nonlocal done
-        while time.perf_counter() < end:
-            headers = {"Idempotency-Key": secrets.token_hex(16)} if keyed else {}
-            async with session.post(f"http://127.0.0.1:{port}/pay", data=BODY, headers=headers) as answer:
-                assert (answer.status, await answer.read()) == (201, ANSWER)
-                done += 1
 
-    async with aiohttp.ClientSession() as session:
-        await asyncio.gather(*(caller(session) for _ in range(CALLERS)))
-    return done / (time.perf_counter() - started)
+def per_second(port: int, seconds: float, mode: Mode) -> float:
+    """How many POSTs get through."""
+    found = fire(port, CALLERS, seconds, mode)
+    if found.refused or found.broken:
+        raise NotServed(f"{found.refused} of {found.requests} requests were refused, {found.broken} had no answer")
+    return found.per_second
 
 
 @contextmanager

@@ -161,9 +161,8 @@ def shown(count: int) -> str:
 
 
 def others(results: Results) -> Iterator[Goal]:
-    bare = results.find("gateway", "no key", PROXY, "sqlite", 32, PER_SECOND)
     for case, bound in (("no key", 0.6), ("first", 0.5)):
-        ours = results.find("gateway", case, GATEWAY, "sqlite", 32, PER_SECOND)
+        bare, ours = (results.find("gateway", case, who, "sqlite", 32, PER_SECOND) for who in (PROXY, GATEWAY))
         yield Goal(
             f"gateway, {'with' if case == 'first' else 'no'} key, of a bare proxy", bound, ratio(ours, bare), " ×"
         )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from functools import partial
 
 from benchmarks import gateway
+from benchmarks.load import Mode
 from benchmarks.places import Places
 from benchmarks.results import PER_SECOND, Found
 from benchmarks.rounds import alternate, measured
@@ -14,18 +14,15 @@ from benchmarks.sizes import Size
 
 PROXY = "bare aiohttp proxy"
 GATEWAY = "semel gateway"
+CASES: dict[str, Mode] = {"no key": "none", "first": "new"}
 
 
 def measure(size: Size, places: Places) -> Iterator[Found]:
     with gateway.servers() as (bare, ours):
         cells = {
-            ("no key", PROXY): partial(run, bare, size.round_s, keyed=False),
-            ("no key", GATEWAY): partial(run, ours, size.round_s, keyed=False),
-            ("first", GATEWAY): partial(run, ours, size.round_s, keyed=True),
+            (case, who): partial(gateway.per_second, port, size.round_s, mode)
+            for case, mode in CASES.items()
+            for who, port in ((PROXY, bare), (GATEWAY, ours))
         }
-        for (case, who), values in alternate(cells, size.rounds).items():
+        for (case, who), values in alternate(cells, 2 * size.rounds).items():
             yield measured(case, who, "sqlite", gateway.CALLERS, PER_SECOND, values)
-
-
-def run(port: int, seconds: float, *, keyed: bool) -> float:
-    return asyncio.run(gateway.per_second(port, seconds, keyed=keyed))

@@ -122,22 +122,29 @@ def test_nothing_was_sent_so_the_key_is_given_back(key: str) -> None:
 def test_without_a_key_a_lost_answer_is_told_and_a_begun_one_is_cut(
     gateway: GatewayServer, upstream: Upstream, key: str
 ) -> None:
-    upstream.behaviours |= {"/cut": cut, "/half": half}
+    def half_of_much(_: Upstream, __: Asked, connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 201 Created\r\nContent-Length: 100000\r\n\r\n12345")
+
+    upstream.behaviours |= {"/cut": cut, "/half": half, "/chunked": half_chunked, "/much": half_of_much}
     assert problem(gateway.post("/cut", None, key.encode())) == "interrupted"
-    with gateway.open() as connection:
-        connection.sendall(request("POST", "/half", b"{}"))
-        received = b""
-        while part := connection.recv(65_536):
-            received += part
-    assert received.endswith(b"\r\n\r\n12345")
     assert upstream.effects(key) == 1
+    assert (
+        problem(gateway.post("/half", None, b"{}")) == "interrupted"
+    )  # none of a small one is passed on before the rest
+    for path, begun in (("/chunked", b"5\r\n12345\r\n"), ("/much", b"12345")):
+        with gateway.open() as connection:
+            connection.sendall(request("POST", path, b"{}"))
+            received = b""
+            while part := connection.recv(65_536):
+                received += part
+        assert received.endswith(b"\r\n\r\n" + begun)
 
 
 def test_an_answer_too_large_to_keep_that_is_cut_is_never_sent_again(
     gateway: GatewayServer, upstream: Upstream, key: str
 ) -> None:
     def large(_: Upstream, __: Asked, connection: socket.socket) -> None:
-        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9000\r\n\r\n" + b"x" * 5_000)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 90000\r\n\r\n" + b"x" * 5_000)
 
     upstream.behaviours["/small/pay"] = large
     with gateway.open() as connection:

@@ -12,7 +12,7 @@ from semel.core import http
 from semel.errors import OutcomeUnknown
 from semel.gateway.headers import Pair, for_caller, for_upstream, values
 from semel.gateway.settings import Settings
-from semel.gateway.upstream import Cut, NotSent, NotText, Upstream, chunks
+from semel.gateway.upstream import Cut, NotSent, NotText, Upstream, chunks, whole
 from semel.running import Operation, current_operation
 
 logger = logging.getLogger("semel.gateway")
@@ -20,7 +20,9 @@ KEY = b"idempotency-key"
 DERIVED = "gateway"
 """What the upstream's key is derived under. It never changes: an older version's keys must stay the same."""
 WHOLE_MAX = 65_536
-"""A body that is here already goes out with the head; a larger one is written part by part."""
+"""A body that is here already goes out with the head; a larger one is written part by part. Answers likewise."""
+LOOK_S = 0.05
+"""So long a caller without a key may have left before the upstream's work for it is stopped."""
 
 NOT_UTF8 = http.Response(400, ((b"content-type", b"text/plain; charset=utf-8"),), b"A header is not UTF-8.")
 
@@ -46,7 +48,7 @@ class Forwarder:
             return
         task = asyncio.current_task()
         assert task is not None
-        leaving = asyncio.create_task(_cancel_when_left(body, task))
+        leaving = Leaving(body, task)
         try:
             await self._forward(scope, body, send, None)
         except asyncio.CancelledError:
@@ -54,7 +56,7 @@ class Forwarder:
                 raise
             task.uncancel()
         finally:
-            leaving.cancel()
+            leaving.stop()
 
     async def _forward(self, scope: Scope, body: Body, send: Send, operation: Operation | None) -> None:
         method: str = scope["method"]
@@ -78,15 +80,22 @@ class Forwarder:
             if not 200 <= response.status <= 599:
                 raise _unknown(scope, Cut(f"it answered with the status {response.status}"))
             headers = for_caller(response.status, method, response.raw_headers)
-            await send({"type": "http.response.start", "status": response.status, "headers": headers})
+            start = {"type": "http.response.start", "status": response.status, "headers": headers}
+            length = response.content_length
+            rest = b""
             try:
-                async for chunk in chunks(response):
-                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                if length is not None and length <= WHOLE_MAX:
+                    rest = await whole(response)
+                    await send(start)
+                else:
+                    await send(start)
+                    async for chunk in chunks(response):
+                        await send({"type": "http.response.body", "body": chunk, "more_body": True})
             except Cut as error:
                 if not body.left:
                     raise _unknown(scope, error) from error
                 return
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await send({"type": "http.response.body", "body": rest, "more_body": False})
 
     def _headers(self, scope: Scope, operation: Operation | None) -> list[Pair]:
         settings = self.settings
@@ -140,9 +149,26 @@ class Body:
         self.left = True
 
 
-async def _cancel_when_left(body: Body, task: asyncio.Task[object]) -> None:
-    await body.until_left()
-    task.cancel()
+class Leaving:
+    """Cancels a task when its caller has left. It looks only after a while: most answers have come by then."""
+
+    def __init__(self, body: Body, task: asyncio.Task[object]) -> None:
+        self._body = body
+        self._task = task
+        self._looking: asyncio.Task[None] | None = None
+        self._later = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+
+    def stop(self) -> None:
+        self._later.cancel()
+        if self._looking is not None:
+            self._looking.cancel()
+
+    def _look(self) -> None:
+        self._looking = asyncio.get_running_loop().create_task(self._cancel_when_left())
+
+    async def _cancel_when_left(self) -> None:
+        await self._body.until_left()
+        self._task.cancel()
 
 
 def _give_back(operation: Operation | None) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from email.utils import formatdate
 
 from semel.asgi.types import Scope
+from semel.core.http import NAME
 from semel.core.policy import HOP_BY_HOP
 
 Pair = tuple[bytes, bytes]
@@ -21,6 +22,8 @@ BODILESS = frozenset((204, 304))
 def passed_on(headers: Iterable[Pair]) -> list[Pair]:
     """Without the headers that belong to one connection: the known ones, and those that `Connection` names."""
     headers = list(headers)
+    if HOPS.isdisjoint(map(bytes.lower, map(NAME, headers))):
+        return headers  # most
     hops = HOPS
     for name, value in headers:
         if name.lower() == b"connection":
@@ -69,17 +72,17 @@ def _about_us(scope: Scope, said: Mapping[bytes, Sequence[bytes]]) -> Iterator[P
 
 def for_caller(status: int, method: str, headers: Iterable[Pair]) -> list[Pair]:
     """What the caller gets. A status without a body has no length either: servers count what they send."""
-    bodiless = status in BODILESS and method != "HEAD"
-    return [
-        *((name, value) for name, value in passed_on(headers) if not (bodiless and name.lower() == b"content-length")),
-        (b"via", VIA),
-    ]
+    kept = passed_on(headers)
+    if status in BODILESS and method != "HEAD":
+        kept = [(name, value) for name, value in kept if name.lower() != b"content-length"]
+    return [*kept, (b"via", VIA)]
 
 
 def with_date(headers: Sequence[Pair]) -> list[Pair]:
     """Every answer is dated; the upstream's own date stands."""
-    dated = any(name.lower() == b"date" for name, _ in headers)
-    return list(headers) if dated else [*headers, (b"date", formatdate(usegmt=True).encode())]
+    if b"date" in map(bytes.lower, map(NAME, headers)):
+        return list(headers)
+    return [*headers, (b"date", formatdate(usegmt=True).encode())]
 
 
 def values(headers: Iterable[Pair], wanted: bytes) -> list[bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from functools import partial
 
 from aiohttp import (
     ClientConnectorError,
@@ -57,15 +58,13 @@ class Upstream:
             texts = CIMultiDict((name.decode(), value.decode()) for name, value in headers)
         except UnicodeDecodeError as error:
             raise NotText(str(error)) from error
+        url = URL(f"{self._settings.base}{target}", encoded=True)
+        request = partial(self._opened().request, method, url, headers=texts, allow_redirects=False)
         try:
+            if body is None or isinstance(body, bytes):
+                return await request(data=body)
             async with asyncio.timeout(None) as bound:
-                return await self._opened().request(
-                    method,
-                    URL(f"{self._settings.base}{target}", encoded=True),
-                    headers=texts,
-                    data=body if body is None or isinstance(body, bytes) else self._taken(body, bound),
-                    allow_redirects=False,
-                )
+                return await request(data=self._taken(body, bound))
         except (ClientConnectorError, ConnectionTimeoutError) as error:
             raise NotSent(str(error)) from error
         except (ClientError, TimeoutError, OSError) as error:
@@ -103,6 +102,14 @@ class Upstream:
                 middlewares=(_once,),
             )
         return self._session
+
+
+async def whole(response: ClientResponse) -> bytes:
+    """The body, when all of it is there."""
+    try:
+        return await response.read()
+    except (ClientError, TimeoutError, OSError) as error:
+        raise Cut(_said(error)) from error
 
 
 async def chunks(response: ClientResponse) -> AsyncIterator[bytes]:
