@@ -1,8 +1,11 @@
 """Shapes of requests that two programs might read differently: refused on the wire, closed, and never passed on."""
 
+import socket
+import time
+
 import pytest
 
-from gateway.gatewaying import GatewayServer, Upstream
+from gateway.gatewaying import Asked, GatewayServer, Upstream, created, read, request
 
 POST = b"POST /smuggled HTTP/1.1\r\nHost: x\r\n"
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -125,3 +128,37 @@ def test_pipelined_requests_are_answered_in_order(gateway: GatewayServer, upstre
     last = f"GET /{key}/2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
     assert answers(gateway, first + last).count(b"HTTP/1.1 201") == 2
     assert [asked.path for asked in upstream.asked if key in asked.path] == [f"/{key}/1", f"/{key}/2"]
+
+
+def late(behind: Upstream, asked: Asked, connection: socket.socket) -> bool:
+    behind.go.wait(20)
+    return created(behind, asked, connection)
+
+
+@pytest.mark.parametrize(("kept", "after"), [("keep-alive", b"\r\n" * 100_000), ("close", b"x" * 200_000)])
+def test_what_follows_a_whole_request_is_not_about_it(
+    gateway: GatewayServer, upstream: Upstream, key: str, kept: str, after: bytes
+) -> None:
+    """Nobody keeps it, so it needs no bound; and the request before it is answered as if nothing had come."""
+    upstream.behaviours["/late"] = late
+    asking = request("POST", "/late", key.encode()).replace(b"Connection: close", f"Connection: {kept}".encode())
+    with gateway.open() as connection:
+        connection.sendall(asking)
+        upstream.wait_for(key)
+        connection.sendall(after)
+        time.sleep(0.2)  # it has been read; if it has not, this proves less
+        upstream.go.set()
+        assert read(connection).status == 201
+    assert upstream.effects(key) == 1
+
+
+def test_the_end_of_one_request_is_not_counted_as_the_head_of_the_next(
+    gateway: GatewayServer, upstream: Upstream, key: str
+) -> None:
+    large = b"POST /%b HTTP/1.1\r\nHost: x\r\nContent-Length: 150000\r\n\r\n" % key.encode() + b"x" * 150_000
+    with gateway.open() as connection:
+        connection.sendall(large + b"POST /" + key.encode())
+        assert read(connection).status == 201
+        connection.sendall(b"/2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+        assert read(connection).status == 201
+    assert [asked.path for asked in upstream.asked if key in asked.path] == [f"/{key}", f"/{key}/2"]

@@ -29,8 +29,10 @@ class Refused(Exception):
 class StrictProtocol(HttpToolsProtocol):
     """Answers 400 or 431 and closes, before the application sees anything."""
 
+    _reading = 0
     _head_size = 0
     _in_head = True
+    _in_body = False
     _between = 0
     """How much came since the last part of a body: the sizes of chunks, and what follows the last one."""
     _refused: Refused | None = None
@@ -38,9 +40,10 @@ class StrictProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._refused is not None or self.transport.is_closing():
             return
+        self._reading = len(data)
         self._between += len(data)
         super().data_received(data)
-        if self._between > HEAD_MAX and not self._in_head and self._refused is None:
+        if self._in_body and self._between > HEAD_MAX and self._refused is None:
             self._refuse(Refused(f"There are more than {HEAD_MAX} bytes between parts of the body, or after it.", 431))
         if self._in_head and self._refused is None:  # a header line that never ends is not shown to us before it does
             self._head_size += len(data)
@@ -49,14 +52,14 @@ class StrictProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._in_head, self._head_size = True, 0
+        self._in_head, self._head_size = True, -self._reading  # in which the end of another request may have been
 
     def on_body(self, body: bytes) -> None:
         self._between = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._between = 0
+        self._in_body = False
         super().on_message_complete()
 
     def on_headers_complete(self) -> None:
@@ -65,7 +68,7 @@ class StrictProtocol(HttpToolsProtocol):
         except Refused as refused:
             self._refused = refused
             raise  # the parser stops, and `send_400_response` is called
-        self._in_head, self._between = False, 0
+        self._in_head, self._in_body, self._between = False, True, 0
         super().on_headers_complete()
         self.headers = []  # what follows the body is no header: nobody checks it, and it is not passed on
 
