@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from asgi_calls import LEASE_MS, Front, Wire, Work, on_loop, reply
 from semel import Policy, Rule, State
 from semel.asgi.types import Receive, Scope, Send
 from semel.core.effects import Claim, Complete, Read
+from semel.gate import Gate
 
 SECRET = "a secret"
 
@@ -440,3 +442,35 @@ async def test_a_call_that_fails_once_is_repeated(call: type[Any], fault: str) -
     first = await asking
     assert (first.status, first.header("idempotency-stored"), work.effects) == (201, None, 1)
     assert (await front.ask()).header("idempotent-replayed") == "true"
+
+
+@on_loop
+async def test_a_request_keeps_the_settings_that_it_began_with() -> None:
+    front, wire = Front(work := Work(), identify=lambda scope: "before"), Wire([b"{", b"}"])
+    receive = wire.receive
+
+    async def receiving() -> Any:
+        front.gate, front.identify = Gate(Policy(scope="tenant"), secret="another"), lambda scope: "after"
+        return await receive()
+
+    wire.receive = receiving  # type: ignore[method-assign]
+    await front.ask(wire)
+    record = await front.memory.record()
+    assert record is not None
+    assert (record.key.tenant, record.key.scope, work.effects) == ("before", "POST /pay", 1)
+
+
+@on_loop
+async def test_tasks_that_go_on_after_their_work_are_not_waited_for() -> None:
+    async def going_on(work: Coroutine[Any, Any, Any]) -> Any:
+        try:
+            return await work
+        finally:
+            await asyncio.sleep(0.001)
+
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(lambda loop, work, **how: asyncio.Task(going_on(work), loop=loop, **how))
+    front = Front(work := Work())
+    assert (await front.ask()).status == 201
+    assert work.effects == 1
+    await front.close()

@@ -18,31 +18,38 @@ from semel.core.protocol import usual
 from semel.core.reports import acquired
 from semel.drive import NOT_ASKED, adrive, tell
 from semel.errors import StoreError
-from semel.gate import Admitted
+from semel.gate import Admitted, Gate
 
 if TYPE_CHECKING:
     from semel.asgi.middleware import IdempotencyMiddleware
 
 
 async def serve(
-    front: IdempotencyMiddleware, admitted: Admitted, answers: Answers, scope: Scope, receive: Receive, send: Send
+    front: IdempotencyMiddleware,
+    gate: Gate,
+    admitted: Admitted,
+    answers: Answers,
+    scope: Scope,
+    receive: Receive,
+    send: Send,
 ) -> None:
     """Answer one keyed request: ask for the claim itself, and drive the plan only if there is more to it.
 
-    A store gives back the claim of a caller who leaves while it is being asked.
+    A store gives back the claim of a caller who leaves while it is being asked. What is set for the middleware may
+    change while the body comes: a request keeps what it began with.
     """
-    policy, headers = admitted.policy, tuple(scope["headers"])
+    policy, identify, headers = admitted.policy, front.identify, tuple(scope["headers"])
     body = await read_body(policy.body_max, answers, headers, receive, send)
     if body is None:
         return
-    who = front.caller(scope) if front.identify is None else front.identify(scope)
+    who = front.caller(scope) if identify is None else identify(scope)
     tenant = who if isinstance(who, str) else await told(who)
     path, raw = scope["path"], scope.get("raw_path", b"").decode("latin-1")
     if raw != path or "%" in raw or "?" in raw:  # hardly any
         raw = raw_path(path, raw)
     query = scope.get("query_string", b"").decode("latin-1")
     # No name for the parts: whatever is alive while many wait for the store, the garbage collector walks through.
-    claim = front.gate.claim(admitted, tenant, RequestParts(scope["method"].upper(), raw, query, headers, body))
+    claim = gate.claim(admitted, tenant, RequestParts(scope["method"].upper(), raw, query, headers, body))
     begun: Begun | Replay | None = None
     claimed = NOT_ASKED
     if policy.quota is None:

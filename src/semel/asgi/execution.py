@@ -99,7 +99,8 @@ class Execution:
         try:
             if accept_s is None or not await self._accepted_after(work, accept_s):
                 await self._over  # not the work itself: whoever is cancelled takes along what it waits for
-                work.result()
+                if work.done():  # unless whoever makes tasks here puts more into them than the work
+                    work.result()
         except asyncio.CancelledError:
             self._caller_left = True
             raise

@@ -116,7 +116,7 @@ class IdempotencyMiddleware:
         elif isinstance(admitted, Refused):
             await send_response(send, answers.refused(admitted.kind, admitted.detail))
         else:
-            await serve(self, admitted, answers, scope, receive, send)
+            await serve(self, gate, admitted, answers, scope, receive, send)
 
     def mark(self, scope: Scope) -> Mark:
         """The mark of the endpoint that will run."""

@@ -79,7 +79,7 @@ class Change:
         self._happened = False
 
     async def wait(self, timeout_s: float) -> bool:
-        """Sleep until it happens, unless it has; False when the time ran out first."""
+        """Sleep until it happens, unless it has; False when the time ran out first. For one task at a time."""
         if self._happened or timeout_s <= 0:
             return self._happened
         loop = asyncio.get_running_loop()
