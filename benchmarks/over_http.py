@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 from benchmarks.answering import stores_first
 from benchmarks.apps import AT_ONCE, BARE, SEMEL
@@ -176,42 +177,50 @@ def at_load(
     yield from beside_bare(cells, 2 * size.rounds if main else size.rounds)
 
 
-def without_cheats(cells: dict[Contender, Cell], rounds: int) -> Iterator[Found]:
+class Guard:
     """Whoever fails once is listed with the reason, and the others are measured."""
-    failed: dict[Contender, str] = {}
 
-    def guarded(at: Contender, cell: Cell) -> Callable[[], Round | None]:
-        def run() -> Round | None:
-            if at in failed:
-                return None
-            try:
-                return cell()
-            except Exception as error:  # hung, crashed or cheated: none of it may cost us the others
-                failed[at] = reason(cell.server, error)
-                return None
+    def __init__(self) -> None:
+        self.failed: dict[Contender, str] = {}
 
-        return run
+    def run(self, at: Contender, cell: Cell) -> Round | None:
+        if at in self.failed:
+            return None
+        try:
+            return cell()
+        except Exception as error:  # hung, crashed or cheated: none of it may cost us the others
+            self.failed[at] = reason(cell.server, error)
+            return None
 
-    for at, each in alternate({at: guarded(at, cell) for at, cell in cells.items()}, rounds).items():
-        if at in failed:
-            yield Note(", ".join(map(str, at)), failed[at])
-        else:
+    def said(self) -> Iterator[Note]:
+        for at, why in self.failed.items():
+            yield Note(", ".join(map(str, at)), why)
+
+
+def without_cheats(cells: dict[Contender, Cell], rounds: int) -> Iterator[Found]:
+    guard = Guard()
+    for at, each in alternate({at: partial(guard.run, at, cell) for at, cell in cells.items()}, rounds).items():
+        if at not in guard.failed:
             yield from of_rounds(at, [one for one in each if one is not None])
+    yield from guard.said()
 
 
 def beside_bare(cells: dict[Contender, Cell], rounds: int) -> Iterator[Found]:
     """What the goals are about: the machine is shared, and a minute later it is another one."""
-    load = next(iter(cells))[3]
+    guard, load = Guard(), next(iter(cells))[3]
+    ours = [at for at in cells if at[1] == SEMEL and at[0] != "in flight"]
 
-    def paired(case: str, cell: Cell) -> Callable[[], tuple[Round, Round]]:
-        bare = cells["no key" if case == "no key" else "first", BARE, "", load]
-        return lambda: (bare(), cell())
+    def paired(at: Contender) -> tuple[Round | None, Round | None]:
+        bare = ("no key" if at[0] == "no key" else "first", BARE, "", load)
+        return guard.run(bare, cells[bare]), guard.run(at, cells[at])
 
-    ours = {(at[0], at[2]): cell for at, cell in cells.items() if at[1] == SEMEL and at[0] != "in flight"}
-    pairs = alternate({at: paired(at[0], cell) for at, cell in ours.items()}, rounds, warm=False)
-    for (case, store), found in pairs.items():
-        yield from of_rounds((beside(case), BARE, store, load), [bare for bare, _ in found])
-        yield from of_rounds((beside(case), SEMEL, store, load), [own for _, own in found])
+    for at, found in alternate({at: partial(paired, at) for at in ours}, rounds, warm=False).items():
+        pairs = [(bare, own) for bare, own in found if bare is not None and own is not None]
+        case, who, store, _ = at
+        if pairs:
+            yield from of_rounds((beside(case), BARE, store, load), [bare for bare, _ in pairs])
+            yield from of_rounds((beside(case), who, store, load), [own for _, own in pairs])
+    yield from guard.said()
 
 
 def of_rounds(at: Contender, found: list[Round]) -> Iterator[Measure]:

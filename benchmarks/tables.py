@@ -108,7 +108,8 @@ def ranked(results: Results, base: str, wanted: Callable[[str], bool]) -> str:
     bare = results.find("http", "first", base, "", 64, PER_SECOND)
     rows: list[Row] = []
     for store in STORES:
-        who = {each.who for each in results.measures("http") if each.store == store and each.load == 64}
+        shown = [each for each in results.measures("http") if each.store == store and each.load == 64]
+        who = {each.who for each in shown if each.case in ("first", "replay")}
         found = []
         for name in filter(wanted, who):
             cells = [results.find("http", case, name, store, 64, PER_SECOND) for case in ("first", "replay")]
