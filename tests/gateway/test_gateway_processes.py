@@ -1,8 +1,10 @@
 """The program: workers that die, a stop in good order, rules that change while it runs, what the admin port says."""
 
+import asyncio
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from gateway.gatewaying import PATIENCE_S, Asked, GatewayServer, Upstream, created, request
+from semel.gateway.admin import summed
 from waiting import until
 
 BRIEF = '[policy]\nlease = "400ms"\n'
@@ -137,7 +140,8 @@ def test_the_admin_port(two: GatewayServer, upstream: Upstream, key: str) -> Non
         return answer.status, answer.body.decode()
 
     def counted() -> dict[str, float]:
-        text = admin("/-/metrics")[1]
+        status, text = admin("/-/metrics")
+        assert status == 200
         lines = [line for line in text.splitlines() if line.startswith("semel_events_total")]
         assert key not in text
         return {
@@ -160,6 +164,23 @@ def test_the_admin_port(two: GatewayServer, upstream: Upstream, key: str) -> Non
         "refused": 1.0,
     }
     assert two.ask("GET", "/-/metrics").body.startswith(b"effect"), "the callers' port is the upstream's alone"
+
+
+def test_a_worker_that_has_just_begun_keeps_nobody_from_the_counters(tmp_path: Path) -> None:
+    """It makes its file, and begins to fill it a moment later."""
+    new = tmp_path / "counter_1.db"
+    new.touch()
+
+    async def main() -> bytes:
+        asked = asyncio.ensure_future(summed(str(tmp_path)))
+        await asyncio.sleep(0)
+        new.write_bytes(bytes([8, 0, 0, 0, 0, 0, 0, 0]))  # as long as its own head
+        return await asked
+
+    assert asyncio.run(main()) == b""
+    new.write_bytes(b"")
+    with pytest.raises(struct.error):
+        asyncio.run(summed(str(tmp_path)))
 
 
 def test_not_ready_without_a_store(upstream: Upstream) -> None:

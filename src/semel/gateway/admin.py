@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import struct
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 PROBE = Key("", "semel gateway", "readiness")
 PROBE_S = 2.0
+PAUSES_S = (0.01, 0.05, 0.2)
 
 
 async def trouble_with(store: AsyncStore) -> str | None:
@@ -76,9 +79,23 @@ class Admin:
 
     async def metrics(self, _: web.Request) -> web.Response:
         """The counters of all workers, living and dead, summed."""
-        from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-        from prometheus_client.multiprocess import MultiProcessCollector
+        from prometheus_client import CONTENT_TYPE_LATEST
 
-        registry = CollectorRegistry()
-        MultiProcessCollector(registry, path=self._metrics)  # type: ignore[no-untyped-call]
-        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return web.Response(body=await summed(self._metrics), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+async def summed(folder: str) -> bytes:
+    for pause_s in PAUSES_S:
+        with suppress(struct.error):  # a worker that has just begun has made its file, and not yet begun to fill it
+            return _summed(folder)
+        await asyncio.sleep(pause_s)
+    return _summed(folder)
+
+
+def _summed(folder: str) -> bytes:
+    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client.multiprocess import MultiProcessCollector
+
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, path=folder)  # type: ignore[no-untyped-call]
+    return generate_latest(registry)
