@@ -13,8 +13,10 @@ import pytest
 from costs.counting import RoundTrips, traced, watched
 from semel import Acquired, Key, Occupied, Result, open_async_store, open_store
 from semel.asgi import IdempotencyMiddleware
+from semel.core.effects import Read
 from semel.core.records import Claimed, Lease
 from semel.store import AsyncStore, Migratable, Store
+from semel.stores.sqlite import SqliteStore
 
 TIMES = {"lease_ms": 600_000, "retention_ms": 3_600_000}
 RESULT = Result("t", b"x" * 200)
@@ -221,3 +223,22 @@ def test_sqlite_commits_once_for_each_step(tmp_path: object, monkeypatch: pytest
     store.close()
     assert (claiming, finishing) == (1, 1)
     assert replaying <= 1
+
+
+def test_sqlite_looks_once_for_all_who_ask_together(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most 64 with one statement, and each gets what is its own."""
+    statements = traced(monkeypatch)
+    keys = [new_key() for _ in range(150)]
+    store = SqliteStore(f"{tmp_path}/semel.db")
+    for key in keys[::2]:
+        assert isinstance(claimed := claim(store, key), Acquired)
+        assert store.complete(claimed.lease, Result("t", key.name.encode()), retention_ms=3_600_000)
+    database = store._database.get()
+    for count, looks in ((1, 1), (2, 1), (3, 1), (64, 1), (65, 2), (150, 3)):
+        statements.clear()
+        found = database.read([Read(key) for key in keys[:count]])
+        assert [None if one is None else one.result.payload.decode() for one in found] == [
+            key.name if number % 2 == 0 else None for number, key in enumerate(keys[:count])
+        ]
+        assert len(statements) == looks
+    store.close()

@@ -207,6 +207,18 @@ FAULTS = [
         "WHERE NOT EXISTS (SELECT 1 FROM",
         "WHERE 0 = (SELECT count(0) * 0 FROM",
     ),
+    Fault(
+        "a claim is shown whatever has its digest",
+        "stores/sqlite/quick.py",
+        "rows.get((call.key.tenant, call.key.scope, call.key.name))",
+        "next(iter(rows.values()), None)",
+    ),
+    Fault(
+        "what is past retention is still shown to those who ask together",
+        "stores/sqlite/quick.py",
+        " AND NOT {PAST_RETENTION}",
+        " OR 0 AND {PAST_RETENTION}",
+    ),
     Fault("the next page begins at another key", INSPECTION, "after and number_of(after)", "after and 0"),
     Fault("only half of a tenant is listed", DIGESTS, 'b"\\xff"', 'b"\\x7f"'),
     Fault("expire prolongs", "stores/sqlite/scripts.py", "min(expires_ms, :now)", "max(expires_ms, :now)"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from semel import Acquired, Key, Lease, Occupied, Result
-from semel.core.effects import Claim, Complete, Effect, Release, Renew
+from semel.core.effects import Claim, Complete, Effect, Read, Release, Renew
 from semel.errors import RecordUnreadable
 from semel.store import Filter
 from semel.stores.memory import MemoryStore
@@ -54,7 +54,8 @@ class TestOneDigestInSqlite:
                 clock.advance(drawn.choice((0, 0, 1, 50, 200)))
                 calls = [any_call(drawn, drawn.choice(keys)) for _ in range(drawn.choice((1, 1, 2, 4)))]
                 assert store._database.get().writer.run(calls) == [model._call(call) for call in calls]
-                assert [store.get(key) for key in keys] == [model.get(key) for key in keys]
+                assert [store.get(key) for key in keys] == (there := [model.get(key) for key in keys])
+                assert store._database.get().read([Read(key) for key in keys]) == there
 
     def test_a_place_that_is_free_again_is_not_a_second_one(self, tmp_path: Path) -> None:
         """The first goes while the second is being claimed by two: one of them has it."""

@@ -77,6 +77,24 @@ class Tasks(Handles):
 
         run(test)
 
+    def test_many_tasks_find_nothing_past_retention(self, run: Run, clock: ManualClock, key: Key) -> None:
+        """Whatever shares a round trip, with what is still owed or with what is not: each is what it would be alone."""
+
+        async def test(store: AsyncStore) -> None:
+            old, new = ([replace(key, name=f"{age}-{number}") for number in range(MANY)] for age in ("old", "new"))
+            for group in (old, new):
+                clock.advance(RETENTION_MS // 2)
+                leases = [granted(each) for each in await asyncio.gather(*(claiming(store, key, "a") for key in group))]
+                await asyncio.gather(*(store.complete(lease, ANSWER, retention_ms=RETENTION_MS) for lease in leases))
+            clock.advance(RETENTION_MS // 2)
+            mixed = [each for pair in zip(old, new, strict=True) for each in pair]
+            found = await asyncio.gather(*(store.get(each) for each in mixed))
+            assert [record and record.key for record in found] == [None if each in old else each for each in mixed]
+            again = await asyncio.gather(*(claiming(store, each, "b") for each in mixed))
+            assert [isinstance(reply, Acquired) for reply in again] == [each in old for each in mixed]
+
+        run(test)
+
     def test_a_claim_whose_caller_was_cancelled_is_given_back(self, run: Run, key: Key) -> None:
         async def test(store: AsyncStore) -> None:
             for number in range(self.race_rounds):

@@ -110,13 +110,8 @@ class Database:
         return replies
 
     def _look(self, connection: sqlite3.Connection, calls: Sequence[Effect[Any]]) -> list[Any]:
-        now_ms = self._clock()  # before the record: what was not lapsed then must not be called lapsed
-        if len(calls) == 1:
-            return look(connection, calls, now_ms)
-        connection.execute("BEGIN")
-        replies = look(connection, calls, now_ms)
-        connection.execute("COMMIT")
-        return replies
+        # The time before the record: what was not lapsed then must not be called lapsed.
+        return look(connection, calls, self._clock())
 
     def _written(
         self, connection: sqlite3.Connection, calls: Sequence[Effect[Any]], replies: Sequence[Any]

@@ -21,7 +21,7 @@ from semel.errors import RecordUnreadable
 from semel.stores.sql.digests import number_of
 from semel.stores.sql.rows import COLUMNS, FAILED, FORMATS, SHORT_FORMATS, STATES, SUCCEEDED, to_record
 from semel.stores.sqlite.connect import runner
-from semel.stores.sqlite.scripts import FINISH, FIRST, HELD, INTO, READ, SCRIPTS, shown
+from semel.stores.sqlite.scripts import FINISH, FIRST, HELD, INTO, PAST_RETENTION, READ, SCRIPTS, SELECT, shown
 
 NAMED = re.compile(r"(?<![:\w]):([a-z_]+)")
 
@@ -55,23 +55,45 @@ COMPLETED, for_complete = by_position(
 )
 # Who asks for a key knows it: it is neither read again nor made again.
 FOUND, for_read = by_position(READ.replace(", ".join(COLUMNS), ", ".join(COLUMNS[3:])), *KEY)
+TOGETHER_MAX = 64
+# For each power of two. Whose digest it is, is told by the key that comes with it.
+TOGETHER = {
+    size: by_position(f"{SELECT} WHERE digest IN ({', '.join('?' * size)}) AND NOT {PAST_RETENTION}", "now")[0]
+    for size in (1 << power for power in range(TOGETHER_MAX.bit_length()))
+}
+MOMENTS = PAST_RETENTION.count(":now")
 
 
 def look(connection: sqlite3.Connection, calls: Sequence[Effect[Any]], now_ms: int) -> list[Any]:
     """Answer reads, and claims that change nothing. Everything else is for `LATER`."""
+    rows = _rows(connection, [call.key for call in calls if type(call) is Claim or type(call) is Read], now_ms)
     replies: list[Any] = []
     for call in calls:
         reply: Any = LATER
         if type(call) is Claim or type(call) is Read:
-            key = call.key
-            given = (number_of(key), key.tenant, key.scope, key.name, now_ms)
-            row = connection.execute(FOUND, for_read(given)).fetchone()
+            row = rows.get((call.key.tenant, call.key.scope, call.key.name))
             if row is not None:
                 reply = _seen(call, row, now_ms)
             elif type(call) is Read:
                 reply = None
         replies.append(reply)
     return replies
+
+
+def _rows(connection: sqlite3.Connection, keys: Sequence[Key], now_ms: int) -> dict[tuple[str, ...], tuple[Any, ...]]:
+    """What there is of these keys, after their texts: one statement for many, as each costs more than what it finds."""
+    if len(keys) == 1:
+        texts = (keys[0].tenant, keys[0].scope, keys[0].name)
+        row = connection.execute(FOUND, for_read((number_of(keys[0]), *texts, now_ms))).fetchone()
+        return {} if row is None else {texts: row}
+    found: dict[tuple[str, ...], tuple[Any, ...]] = {}
+    for begin in range(0, len(keys), TOGETHER_MAX):
+        numbers = list(map(number_of, keys[begin : begin + TOGETHER_MAX]))
+        size = 1 << (len(numbers) - 1).bit_length()
+        given = (*numbers, *numbers[-1:] * (size - len(numbers)), *(now_ms,) * MOMENTS)
+        for row in connection.execute(TOGETHER[size], given):
+            found[row[:3]] = row[3:]
+    return found
 
 
 def write(connection: sqlite3.Connection, calls: Sequence[Effect[Any]], now_ms: int) -> list[Any]:
