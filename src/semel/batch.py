@@ -50,10 +50,12 @@ class Batcher(Generic[C, R]):
 
     async def call(self, call: C) -> R:
         """Send `call` with whatever else is waiting, and return its own reply."""
-        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[R] = loop.create_future()
         self._waiting.append((call, future))
-        if not self._sending():
-            self._sender = asyncio.create_task(self._send_all())
+        # A sender that was cancelled before it began never came to its own end, but it is done.
+        if self._sender is None or self._sender.done():
+            self._sender = loop.create_task(self._send_all())
         try:
             return await future
         except asyncio.CancelledError:
@@ -63,21 +65,18 @@ class Batcher(Generic[C, R]):
 
     async def drain(self) -> None:
         """Wait until everything that was asked for has been answered."""
-        while self._sender is not None and self._sending():
+        while self._sender is not None and not self._sender.done():
             await asyncio.wait([self._sender])
-
-    def _sending(self) -> bool:
-        # A sender that was cancelled before it began never came to its own end, but it is done.
-        return self._sender is not None and not self._sender.done()
 
     async def _send_all(self) -> None:
         batch: list[tuple[C, asyncio.Future[R]]] = []
         came = len(self._waiting)
         most = (came + 1) // 2 if self._halves and came >= HALVED_FROM else came
         try:
-            while batch := self._take(most):
-                await self._send_batch(batch)
-                most = self._batch_max
+            while self._waiting:
+                if batch := self._take(most):
+                    await self._send_batch(batch)
+                    batch, most = [], self._batch_max
         finally:
             self._sender = None
             for _, future in (*batch, *self._waiting):  # only when the event loop is being shut down around us
@@ -85,12 +84,9 @@ class Batcher(Generic[C, R]):
             self._waiting.clear()
 
     def _take(self, most: int) -> list[tuple[C, asyncio.Future[R]]]:
-        batch: list[tuple[C, asyncio.Future[R]]] = []
-        while self._waiting and len(batch) < min(most, self._batch_max):
-            member = self._waiting.popleft()
-            if not member[1].cancelled():  # never sent, so there is nothing to give back
-                batch.append(member)
-        return batch
+        count = min(most, self._batch_max, len(self._waiting))
+        taken = [self._waiting.popleft() for _ in range(count)]
+        return [member for member in taken if not member[1].cancelled()]  # never sent: there is nothing to give back
 
     async def _send_batch(self, batch: list[tuple[C, asyncio.Future[R]]]) -> None:
         try:
@@ -99,7 +95,10 @@ class Batcher(Generic[C, R]):
             failure = error
         else:
             for (call, future), reply in zip(batch, replies, strict=True):
-                self._answer(call, future, reply)
+                if isinstance(reply, Exception) or future.cancelled():
+                    self._answer(call, future, reply)
+                else:  # nearly all
+                    future.set_result(reply)
             return
         if len(batch) == 1:
             self._answer(*batch[0], failure)
