@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks.apps import AT_ONCE, BARE, SEMEL
 from benchmarks.at_store import PYTHON, C
-from benchmarks.dict_and_task import DICT_AND_TASK
+from benchmarks.least import LEAST
 from benchmarks.on_django import SEMEL_DJANGO
 from benchmarks.places import DURABLE, STORES, TITLES
 from benchmarks.results import (
@@ -88,7 +88,7 @@ def best_peer(results: Results, case: str, store: str, load: int, *, stored: boo
         each
         for each in results.measures("http")
         if (each.case, each.store, each.load, each.unit) == (case, store, load, PER_SECOND)
-        and each.who not in (BARE, AT_ONCE, DICT_AND_TASK, SEMEL, SEMEL_DJANGO)
+        and each.who not in (BARE, AT_ONCE, *LEAST, SEMEL, SEMEL_DJANGO)
         and not (stored and answers_first(results, each.who, store))
     ]
     return max(found, key=lambda each: each.middle, default=None)

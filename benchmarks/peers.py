@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from importlib import import_module
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from benchmarks import dict_and_task
+from benchmarks import least
 from benchmarks.calls import LEASE_MS
 from benchmarks.places import path_of
 
@@ -143,7 +144,8 @@ PEERS: dict[tuple[str, str], Builder] = {
     **{("idemkit", store): idemkit(store) for store in ("memory", "postgres", "redis")},
     **{("idempot", store): idempot(store) for store in ("memory", "redis")},
     ("aws-lambda-powertools", "redis"): powertools,
-    (dict_and_task.DICT_AND_TASK, "memory"): dict_and_task.build,
+    (least.DICT_AND_TASK, "memory"): least.build,
+    (least.DICT_ALONE, "memory"): partial(least.build, alone=True),
 }
 
 ABSENT = {

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from benchmarks.apps import AT_ONCE, BARE, SEMEL
 from benchmarks.at_store import PYTHON, UNPREPARED, C
-from benchmarks.dict_and_task import DICT_AND_TASK
 from benchmarks.exactly_once import ALONE, DRIVERS
 from benchmarks.goals import goals, shown
+from benchmarks.least import DICT_ALONE, DICT_AND_TASK
 from benchmarks.on_django import BARE_DJANGO, ON_DJANGO
 from benchmarks.places import DURABLE, STORES, TITLES
 from benchmarks.results import (
@@ -130,6 +130,7 @@ def connections(results: Results) -> str:
     loads = sorted({each.load for each in results.measures("http") if each.case == "first"})
     shown = {
         "an application that answers at once": ("no key", AT_ONCE, ""),
+        "a dict alone, first": ("first", DICT_ALONE, "memory"),
         "a dict and a task, first": ("first", DICT_AND_TASK, "memory"),
         "no key": ("no key", SEMEL, "memory"),
     }

@@ -41,11 +41,11 @@ def test_the_parts_that_need_no_network_run(tmp_path: Path, postgres_url: str, r
 
 
 def test_every_peer_that_is_installed_is_a_contender_and_every_other_one_says_why_not() -> None:
-    from benchmarks import dict_and_task, on_django, peers
+    from benchmarks import least, on_django, peers
 
     wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["peers"]
     installed = {re.split(r"[^a-z0-9-]", each)[0] for each in wanted} - {"django"}
-    contenders = {who for who, _ in peers.PEERS} - {dict_and_task.DICT_AND_TASK} | {on_django.DRF_IDEMPOTENCY}
+    contenders = {who for who, _ in peers.PEERS} - set(least.LEAST) | {on_django.DRF_IDEMPOTENCY}
     assert installed == contenders
     assert not contenders & set(peers.ABSENT)
     assert all(peers.ABSENT.values())
