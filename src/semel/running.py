@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Final, Generic, TypeVar, cast
 
@@ -144,3 +145,20 @@ enter: Callable[[Operation | None], object] = _current.set
 
 Fronts call this in a context of the operation's own, or with None at its end.
 """
+
+
+class Outside:
+    """A block in which no operation is current, although it is reached from the work.
+
+    For whatever may begin something else: a server that has an answer takes up the next request of the connection, and
+    that one inherits what is current then. A class and no generator: every answer is given in one.
+    """
+
+    __slots__ = ("_token",)
+
+    def __enter__(self) -> None:
+        self._token = _current.set(None)
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(ValueError):  # a coroutine that is thrown away ends in the context of whoever does that
+            _current.reset(self._token)

@@ -169,3 +169,20 @@ def test_a_caller_who_leaves_does_not_stop_keyed_work(gateway: GatewayServer, up
     upstream.go.set()
     until(lambda: gateway.post("/pay", key, key.encode()).status == 201, "the answer was lost")
     assert upstream.effects(key) == 1
+
+
+def test_a_request_behind_a_keyed_one_is_passed_on_without_its_key(
+    gateway: GatewayServer, upstream: Upstream, key: str
+) -> None:
+    """What the upstream would take for a repeat of another caller's request."""
+    keyed, plain = (
+        request("POST", "/pay", key.encode(), *lines).replace(b"Connection: close\r\n", b"", end)
+        for lines, end in (([f"Idempotency-Key: {key}"], 1), ([], 0))
+    )
+    with gateway.open() as connection:
+        connection.sendall(keyed + plain)
+        with connection.makefile("rb") as stream:
+            assert stream.read().count(b"HTTP/1.1 201") == 2
+    first, second = (asked for asked in upstream.asked if key.encode() in asked.body)
+    assert len(first.all("idempotency-key")) == 1
+    assert second.all("idempotency-key") == []

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 from asgi_calls import Front, Wire, Work, on_loop, reply
 
-from semel import NotExecuted, Policy, StoreMisconfigured, tasks
-from semel.asgi.types import Receive, Scope, Send
-from semel.core.effects import Claim
+from semel import NotExecuted, Policy, StoreMisconfigured, current_operation, tasks
+from semel.asgi.types import App, Message, Receive, Scope, Send
+from semel.core.effects import Claim, Complete
 from semel.gate import Gate
 
 
@@ -121,3 +122,59 @@ async def test_work_that_ran_although_the_store_was_away_is_not_free_to_run_agai
     await front(repeat.scope, repeat.receive, repeat.send)
     assert repeat.problem == "in-progress", "and unknown when its lease has lapsed"
     assert work.effects == 1
+
+
+class Curious(Wire):
+    """Notes what is current when the server is asked for something: whatever it begins then inherits that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.current: list[object] = []
+
+    async def receive(self) -> Message:
+        self.current.append(current_operation())
+        return await super().receive()
+
+    async def send(self, message: Message) -> None:
+        self.current.append(current_operation())
+        await super().send(message)
+
+
+async def answers(scope: Scope, receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 201, "headers": []})
+    await send({"type": "http.response.body", "body": b"x" * 10})
+
+
+async def asks_afterwards(scope: Scope, receive: Receive, send: Send) -> None:
+    await answers(scope, receive, send)
+    assert (await receive())["type"] == "http.disconnect"
+
+
+async def raises(scope: Scope, receive: Receive, send: Send) -> None:
+    raise NotExecuted
+
+
+@pytest.mark.parametrize("answer", [answers, asks_afterwards, raises])
+@pytest.mark.parametrize("kept", ["kept", "too large", "not stored", "open"])
+@on_loop
+async def test_what_the_server_begins_with_an_answer_is_not_part_of_the_operation(answer: App, kept: str) -> None:
+    """It takes up the next request of the connection then, which is somebody else's behind a proxy."""
+    wire = Curious()
+
+    async def work(scope: Scope, receive: Receive, send: Send) -> None:
+        inside = current_operation()
+        assert inside is not None
+        wire.gone.set()
+        try:
+            await answer(scope, receive, send)
+        finally:
+            assert current_operation() is inside, "background tasks belong to it"
+
+    front = Front(Work(work), Policy(result_max=5 if kept == "too large" else 100, on_store_error="open"))
+    if kept in ("not stored", "open"):
+        front.memory.faults[Complete if kept == "not stored" else Claim] = StoreMisconfigured("away")
+    with suppress(NotExecuted):  # what the store does not protect is the server's to answer
+        await front(wire.scope, wire.receive, wire.send)
+    await front.settled()
+    assert len(wire.current) > 1 or (kept, answer) == ("open", raises)
+    assert set(wire.current) == {None}

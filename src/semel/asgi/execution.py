@@ -16,7 +16,7 @@ from semel.core.reports import settled
 from semel.core.tables import Ending
 from semel.drive import NOT_ASKED, adrive, tell
 from semel.errors import NotExecuted, OutcomeUnknown, StoreError
-from semel.running import Operation, enter
+from semel.running import Operation, Outside, enter
 from semel.tasks import report
 
 if TYPE_CHECKING:
@@ -192,7 +192,8 @@ class Execution:
             if self._answered is None:
                 self._answered = asyncio.Event()
             await self._answered.wait()
-        return await self._receive()
+        with Outside():
+            return await self._receive()
 
     def _whole(self) -> None:
         """The application's answer is complete."""
@@ -204,7 +205,8 @@ class Execution:
         """Fail open: the application's own answer, with the mark that nothing was stored."""
         if message["type"] == "http.response.start":
             message = {**message, "headers": [*without_directives(message.get("headers", ())), http.NOT_STORED]}
-        await self._send(message)
+        with Outside():
+            await self._send(message)
         if message["type"] == "http.response.body" and not message.get("more_body", False):
             self._whole()
 
@@ -236,7 +238,8 @@ class Execution:
 
     async def _stream(self, message: Message) -> None:
         if not self._caller_left:
-            await self._send(message)
+            with Outside():
+                await self._send(message)
 
     def _collected(self) -> None:
         """The answer is whole. It is settled when the application has returned, and its stack is not in the way."""
@@ -278,7 +281,7 @@ class Execution:
         elif not self._answering:
             self._answering = self._streaming = True
             self._whole()  # nothing depends on the rest: an endless stream may end when its caller leaves
-            await self._send({"type": "http.response.start", "status": final.status, "headers": list(final.headers)})
+            await self._stream({"type": "http.response.start", "status": final.status, "headers": list(final.headers)})
             await self._stream({"type": "http.response.body", "body": body, "more_body": more})
 
     # How it ends
@@ -357,4 +360,5 @@ class Execution:
         if not self._answering:
             self._answering = True
             if not self._caller_left:
-                await send_response(self._send, response)
+                with Outside():
+                    await send_response(self._send, response)
