@@ -162,3 +162,12 @@ def test_the_end_of_one_request_is_not_counted_as_the_head_of_the_next(
         connection.sendall(b"/2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
         assert read(connection).status == 201
     assert [asked.path for asked in upstream.asked if key in asked.path] == [f"/{key}", f"/{key}/2"]
+
+
+def test_what_follows_a_body_does_not_end_the_connection(gateway: GatewayServer, upstream: Upstream, key: str) -> None:
+    """The parser obeys `Connection: close` there, too, and would hear nothing more: who comes next is not served."""
+    chunked = b"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n%b: close\r\n\r\n"
+    for name, expected in ((b"X-Connection", [b"201", b"201"]), (b"Connection", [b"400"]), (b"connection", [b"400"])):
+        first = b"POST /%b HTTP/1.1\r\nHost: x\r\n" % key.encode() + chunked % name
+        last = b"POST /%b/2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n" % key.encode()
+        assert [each[:3] for each in answers(gateway, first + last).split(b"HTTP/1.1 ")[1:]] == expected

@@ -59,6 +59,9 @@ class StrictProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if any(name == b"connection" for name, _ in self.headers):  # the parser obeys it, and nobody would hear more
+            self._refused = Refused("Connection is a header, and must not follow the body.")
+            raise self._refused
         self._in_body = False
         super().on_message_complete()
 
