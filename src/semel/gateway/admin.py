@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import struct
-from contextlib import suppress
+from collections.abc import Iterable
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -16,11 +16,12 @@ from semel.gateway.settings import address
 from semel.store import AsyncStore
 
 if TYPE_CHECKING:
+    from prometheus_client import Metric
+
     from semel.gateway.supervisor import Supervisor
 
 PROBE = Key("", "semel gateway", "readiness")
 PROBE_S = 2.0
-PAUSES_S = (0.01, 0.05, 0.2)
 
 
 async def trouble_with(store: AsyncStore) -> str | None:
@@ -79,23 +80,25 @@ class Admin:
 
     async def metrics(self, _: web.Request) -> web.Response:
         """The counters of all workers, living and dead, summed."""
-        from prometheus_client import CONTENT_TYPE_LATEST
+        from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-        return web.Response(body=await summed(self._metrics), headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-
-async def summed(folder: str) -> bytes:
-    for pause_s in PAUSES_S:
-        with suppress(struct.error):  # a worker that has just begun has made its file, and not yet begun to fill it
-            return _summed(folder)
-        await asyncio.sleep(pause_s)
-    return _summed(folder)
+        registry = CollectorRegistry()
+        registry.register(Summed(self._metrics))
+        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
-def _summed(folder: str) -> bytes:
-    from prometheus_client import CollectorRegistry, generate_latest
-    from prometheus_client.multiprocess import MultiProcessCollector
+class Summed:
+    """What is in the files of all workers.
 
-    registry = CollectorRegistry()
-    MultiProcessCollector(registry, path=folder)  # type: ignore[no-untyped-call]
-    return generate_latest(registry)
+    A file begins empty, and stays so if its worker dies in that moment: it holds nothing, and cannot be read.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+
+    def collect(self) -> Iterable[Metric]:
+        from prometheus_client.multiprocess import MultiProcessCollector
+
+        files = [str(path) for path in self._folder.glob("*.db") if path.stat().st_size]
+        found: Iterable[Metric] = MultiProcessCollector.merge(files, accumulate=True)  # type: ignore[no-untyped-call]
+        return found
