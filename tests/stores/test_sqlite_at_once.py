@@ -581,3 +581,31 @@ def test_both_faces_and_both_ways_meet_in_one_file(path: Path) -> None:
             sync.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("synchronous", ["normal", "full"])
+def test_a_damaged_row_fails_for_who_asks_for_it_alone(tmp_path: Path, synchronous: str) -> None:
+    path = tmp_path / "semel.db"
+    names = [f"{number}" for number in range(40)]
+
+    async def asked(store: AsyncSqliteStore, name: str) -> str | None:
+        try:
+            assert isinstance(await claim(store, name), Occupied)
+        except StoreUnavailable:
+            return name
+        return None
+
+    async def run() -> None:
+        async with Watched(path, synchronous=synchronous) as watched:
+            for name in names:
+                assert isinstance(claimed := await claim(watched.store, name, "first"), Acquired)
+                assert await watched.store.complete(claimed.lease, ANSWER, retention_ms=DAY_MS)
+        with sqlite3.connect(path) as connection:
+            connection.execute("UPDATE semel_records SET fingerprint = CAST(x'fffe' AS TEXT) WHERE name = '7'")
+        connection.close()
+        async with Watched(path, synchronous=synchronous) as watched:
+            for _ in range(3):
+                failed = await asyncio.gather(*(asked(watched.store, name) for name in names))
+                assert [name for name in failed if name is not None] == ["7"]
+
+    asyncio.run(run())

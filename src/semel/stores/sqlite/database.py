@@ -17,7 +17,7 @@ from semel.stores.sqlite.quick import LATER, UNSEEN, look
 from semel.stores.sqlite.scripts import Look, look_first
 from semel.stores.sqlite.settings import Settings
 from semel.stores.sqlite.watch import Watch
-from semel.stores.sqlite.writer import Writer, failures
+from semel.stores.sqlite.writer import Writer
 
 
 def migrate(settings: Settings) -> list[int]:
@@ -79,12 +79,14 @@ class Database:
         return self._connections.frozen
 
     def read(self, calls: Sequence[Effect[Any]]) -> list[Any]:
-        """Answer calls that write nothing, each with its reply or its own failure. No writer is waited for."""
+        """Answer calls that write nothing; nobody is waited for. What fails for several is to be asked one by one."""
         try:
             with self._connections.lend("read") as connection:
                 replies = self._look(connection, [call.claim if isinstance(call, Look) else call for call in calls])
         except StoreError as error:
-            return failures(error, len(calls))
+            if len(calls) > 1:  # one of their rows may be damaged, and that is one caller's affair
+                raise
+            return [error]
         return [None if reply is LATER else reply for reply in replies]
 
     def at_once(self, calls: Sequence[Effect[Any]], *, writing: bool) -> list[Any]:
