@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
@@ -42,7 +43,7 @@ async def serve(
     body = await read_body(policy.body_max, answers, headers, receive, send)
     if body is None:
         return
-    who = front.caller(scope) if identify is None else identify(scope)
+    who = shown_by(scope, gate) if identify is None else identify(scope)
     tenant = who if isinstance(who, str) else await told(who)
     path, raw = scope["path"], scope.get("raw_path", b"").decode("latin-1")
     if raw != path or "%" in raw or "?" in raw:  # hardly any
@@ -106,6 +107,28 @@ async def _in_parts(size_max: int, message: Message, receive: Receive) -> bytes 
 async def told(who: str | Awaitable[str | None] | None) -> str | None:
     """What `identify` said; it may be async."""
     return await who if not isinstance(who, str) and inspect.isawaitable(who) else who
+
+
+def shown_by(scope: Scope, gate: Gate) -> str | None:
+    """Whom the request shows: the authenticated user, else whoever holds these credentials."""
+    user = scope.get("user")
+    known = user is not None and getattr(user, "is_authenticated", True)
+    authorization = next((value for name, value in scope["headers"] if name == b"authorization"), None)
+    return gate.caller(_name_of(user) if known else None, authorization)
+
+
+def _name_of(user: object) -> str:
+    """What tells this user from every other one, in every request."""
+    if isinstance(user, str):
+        return user
+    for attribute in ("identity", "id", "username"):  # not display_name: two people may have the same
+        with contextlib.suppress(NotImplementedError):  # how Starlette's users say that they have none
+            if name := getattr(user, attribute, None):
+                return str(name)
+    raise TypeError(
+        f"scope['user'] is a {type(user).__name__} without identity, id or username, so callers "
+        "cannot be told apart: pass identify= to IdempotencyMiddleware, a function from the scope to the caller's name"
+    )
 
 
 def raw_path(path: str, raw: str) -> str:

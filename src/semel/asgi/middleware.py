@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable
@@ -12,7 +11,7 @@ from operator import itemgetter
 from semel import marks
 from semel.admission import WAITERS_MAX, Waiters
 from semel.answers import DIRECTIVE, without_directives
-from semel.asgi.exchange import serve, told
+from semel.asgi.exchange import serve, shown_by, told
 from semel.asgi.routes import mark_in, marked_in, place_of
 from semel.asgi.types import App, Message, Receive, Scope, Send, send_response
 from semel.core import http
@@ -127,13 +126,8 @@ class IdempotencyMiddleware:
         return marked_in(scope, self.app)
 
     def caller(self, scope: Scope) -> str | Awaitable[str | None] | None:
-        """Who calls: what `identify` says, else the authenticated user, else whoever holds these credentials."""
-        if self.identify is not None:
-            return self.identify(scope)
-        user = scope.get("user")
-        known = user is not None and getattr(user, "is_authenticated", True)
-        authorization = next((value for name, value in scope["headers"] if name == b"authorization"), None)
-        return self.gate.caller(_name_of(user) if known else None, authorization)
+        """Who calls: what `identify` says, else whom the request itself shows."""
+        return shown_by(scope, self.gate) if self.identify is None else self.identify(scope)
 
     def abandon_later(self, lease: Lease) -> None:
         """Give back a claim whose fate is not known."""
@@ -177,17 +171,3 @@ def _plain(send: Send) -> Send:
         return send(message)
 
     return wrapped
-
-
-def _name_of(user: object) -> str:
-    """What tells this user from every other one, in every request."""
-    if isinstance(user, str):
-        return user
-    for attribute in ("identity", "id", "username"):  # not display_name: two people may have the same
-        with contextlib.suppress(NotImplementedError):  # how Starlette's users say that they have none
-            if name := getattr(user, attribute, None):
-                return str(name)
-    raise TypeError(
-        f"scope['user'] is a {type(user).__name__} without identity, id or username, so callers "
-        "cannot be told apart: pass identify= to IdempotencyMiddleware, a function from the scope to the caller's name"
-    )
