@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle
 
 from benchmarks.answering import stores_first
 from benchmarks.apps import AT_ONCE, BARE, SEMEL
@@ -206,21 +207,30 @@ def without_cheats(cells: dict[Contender, Cell], rounds: int) -> Iterator[Found]
 
 
 def beside_bare(cells: dict[Contender, Cell], rounds: int) -> Iterator[Found]:
-    """What the goals are about: the machine is shared, and a minute later it is another one."""
-    guard, load = Guard(), next(iter(cells))[3]
-    ours = [at for at in cells if at[1] == SEMEL and at[0] != "in flight"]
+    """What the goals are about: the machine is shared, and a minute later it is another one.
 
-    def paired(at: Contender) -> tuple[Round | None, Round | None]:
-        bare = ("no key" if at[0] == "no key" else "first", BARE, "", load)
-        return guard.run(bare, cells[bare]), guard.run(at, cells[at])
+    Of each pair the one or the other comes first in turns.
+    """
+    guard, load = Guard(), next(iter(cells))[3]
+    bare_of = {at: ("no key" if at[0] == "no key" else "first", BARE, "", load) for at in cells}
+    ours = [at for at, bare in bare_of.items() if at[1] == SEMEL and at[0] != "in flight" and bare in cells]
+    turns = {at: cycle((False, True)) for at in ours}
+
+    def paired(at: Contender) -> dict[Contender, Round | None]:
+        pair = (bare_of[at], at)
+        return {each: guard.run(each, cells[each]) for each in (pair[::-1] if next(turns[at]) else pair)}
 
     for at, found in alternate({at: partial(paired, at) for at in ours}, rounds, warm=False).items():
-        pairs = [(bare, own) for bare, own in found if bare is not None and own is not None]
         case, who, store, _ = at
-        if pairs:
-            yield from of_rounds((beside(case), BARE, store, load), [bare for bare, _ in pairs])
-            yield from of_rounds((beside(case), who, store, load), [own for _, own in pairs])
+        if at in guard.failed or bare_of[at] in guard.failed:
+            continue
+        yield from of_rounds((beside(case), BARE, store, load), of(bare_of[at], found))
+        yield from of_rounds((beside(case), who, store, load), of(at, found))
     yield from guard.said()
+
+
+def of(at: Contender, pairs: list[dict[Contender, Round | None]]) -> list[Round]:
+    return [found for pair in pairs if (found := pair[at]) is not None]
 
 
 def of_rounds(at: Contender, found: list[Round]) -> Iterator[Measure]:
