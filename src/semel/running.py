@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
 from contextvars import ContextVar
 from typing import Final, Generic, TypeVar, cast
 
@@ -160,5 +159,7 @@ class Outside:
         self._token = _current.set(None)
 
     def __exit__(self, *_: object) -> None:
-        with suppress(ValueError):  # a coroutine that is thrown away ends in the context of whoever does that
+        try:
             _current.reset(self._token)
+        except ValueError:  # a coroutine that is thrown away ends in the context of whoever does that
+            return

@@ -20,9 +20,10 @@ AT_ONCE = sys.version_info >= (3, 12)
 """Work begins in the step of its caller, and a later pass of the loop is needed only if it has to wait."""
 # Functions entered or resumed, and what was put off to a later pass of the loop. Each call on a store is: in between,
 # the other tasks do the same step, and that is quicker than all steps of each in turns.
+# An answer is given outside of its operation: two functions, so that the next request of the connection has none.
 BOUNDS = {
     "no key": (4, 0),
-    "first": (63, 5) if AT_ONCE else (64, 6),
+    "first": (65, 5) if AT_ONCE else (66, 6),
     "replay": (24, 1),
 }
 
