@@ -444,9 +444,10 @@ async def test_a_call_that_fails_once_is_repeated(call: type[Any], fault: str) -
     assert (await front.ask()).header("idempotent-replayed") == "true"
 
 
+@pytest.mark.parametrize(("identify", "tenant"), [(lambda scope: "before", "before"), (None, "")])
 @on_loop
-async def test_a_request_keeps_the_settings_that_it_began_with() -> None:
-    front, wire = Front(work := Work(), identify=lambda scope: "before"), Wire([b"{", b"}"])
+async def test_a_request_keeps_the_settings_that_it_began_with(identify: Any, tenant: str) -> None:
+    front, wire = Front(work := Work(), identify=identify), Wire([b"{", b"}"])
     receive = wire.receive
 
     async def receiving() -> Any:
@@ -457,7 +458,7 @@ async def test_a_request_keeps_the_settings_that_it_began_with() -> None:
     await front.ask(wire)
     record = await front.memory.record()
     assert record is not None
-    assert (record.key.tenant, record.key.scope, work.effects) == ("before", "POST /pay", 1)
+    assert (record.key.tenant, record.key.scope, work.effects) == (tenant, "POST /pay", 1)
 
 
 @on_loop
