@@ -16,16 +16,18 @@ from msgspec import Struct
 from semel.answers import Answers, Ended
 from semel.core.decisions import InFlight, Replay, Run, Settlement, Undecided
 from semel.core.effects import Claim, Emit, Plan, Read, do
-from semel.core.http import Response
+from semel.core.http import REPEAT_LATER, Response
 from semel.core.policy import Policy
 from semel.core.prefer import respond_async
 from semel.core.protocol import acquire, settle
 from semel.core.records import Lease
+from semel.core.tables import Ending
 from semel.errors import StoreError
 from semel.events import Event, EventKind
 from semel.gate import Gate
 from semel.monitors import Monitored
 from semel.quota import Charge, OverQuota
+from semel.running import Operation
 
 logger = logging.getLogger("semel")
 WAITERS_MAX = 1_000
@@ -65,6 +67,19 @@ class Front(Protocol):
         ...
 
 
+class Transaction(Protocol):
+    """What these plans need of the transaction that a request has to itself under exactly-once."""
+
+    @property
+    def wait_ms(self) -> int:
+        """How long a repeat waits for the first request, unless the policy says so."""
+        ...
+
+    def gave_up(self, error: BaseException | None) -> str:
+        """Why the database has rolled the transaction back by itself, if it has: then nothing was done."""
+        ...
+
+
 class Unprotected(Struct, frozen=True):
     """The store cannot decide, and the policy says to run all the same.
 
@@ -88,7 +103,7 @@ Begun = Run | Unprotected | Answered
 class Keyed:
     """One request with a key."""
 
-    __slots__ = ("_asked_at", "_claim", "_front", "accept_s", "answers", "policy")
+    __slots__ = ("_asked_at", "_claim", "_front", "_transaction", "accept_s", "answers", "policy")
 
     def __init__(
         self,
@@ -99,6 +114,7 @@ class Keyed:
         headers: Sequence[tuple[bytes, bytes]],
         *,
         asked_at: str = "",
+        transaction: Transaction | None = None,
     ) -> None:
         self._front = front
         self.policy = policy
@@ -106,13 +122,14 @@ class Keyed:
         self._claim = claim
         self.accept_s = respond_async(headers) if front.gate.secret is not None else None
         self._asked_at = asked_at
+        self._transaction = transaction
 
     def begin(self) -> Plan[Begun]:
         """Claim the key, or find out what its caller gets instead. The claim is the first effect, but for a quota."""
         claim = self._claim
         if self.policy.quota is not None and (refused := (yield from self._over_quota())) is not None:
             return Answered(refused)
-        wait_ms = self.policy.wait_ms if self.policy.waits else (self.accept_s or 0) * 1000
+        wait_ms = self._wait_ms()
         waiting = wait_ms > 0 and self._front.waiters.enter()
         try:
             decision = yield from acquire(
@@ -148,12 +165,48 @@ class Keyed:
 
     def settle(self, lease: Lease, ended: Ended) -> Plan[Settlement]:
         """End the attempt. Renewal must have stopped."""
-        fingerprint = self._claim.fingerprint
-        return settle(lease, ended.ending, ended.result, self.policy, fingerprint=fingerprint, kept_ms=ended.kept_ms)
+        fingerprint, ending = self._claim.fingerprint, ended.ending
+        if self._transaction is not None and ending is Ending.INTERRUPTED:
+            ending = Ending.NOTHING_DONE  # its transaction is rolled back, so nothing is unknown
+        return settle(lease, ending, ended.result, self.policy, fingerprint=fingerprint, kept_ms=ended.kept_ms)
 
     def abandon(self) -> None:
         """Nothing has begun, and the claim may have been granted."""
-        self._front.abandon_later(unsure(self._claim))
+        if self._transaction is None:  # else the request itself rolls back
+            self._front.abandon_later(unsure(self._claim))
+
+    def answered(self, response: Response, operation: Operation, *, too_large: bool = False) -> Ended:
+        """The application answered, or its framework did for an exception that it has reported.
+
+        A body that is `too_large` to keep is not in `response`.
+        """
+        error, failed = operation.reported, response.status >= 500
+        if error is not None and failed and not operation.nothing_was_done:
+            if isinstance(error, tuple(self.policy.release_exceptions)):
+                return Ended(Ending.NOTHING_DONE, None, response)
+            return self.raised(error)
+        undone = operation.nothing_was_done or (failed and self._rolled_back(error) != "")
+        judge = self.answers.too_large if too_large else self.answers.answered
+        return judge(response, self.policy, nothing_done=undone)
+
+    def raised(self, error: BaseException | None = None) -> Ended:
+        """The work raised. If the database had rolled its transaction back, nothing was done, and a repeat runs."""
+        if error is not None and (declared := self.answers.declared(error)) is not None:
+            return declared
+        if why := self._rolled_back(error):
+            return self.answers.not_executed(f"Nothing was done: {why}. {REPEAT_LATER}")
+        return self.answers.raised()
+
+    def _rolled_back(self, error: BaseException | None) -> str:
+        return "" if self._transaction is None else self._transaction.gave_up(error)
+
+    def _wait_ms(self) -> int:
+        """How long a repeat waits for the first request."""
+        if self.policy.waits:
+            return self.policy.wait_ms
+        if self.accept_s is not None or self.policy.in_flight == "accept" or self._transaction is None:
+            return (self.accept_s or 0) * 1000
+        return self._transaction.wait_ms
 
     def _over_quota(self) -> Plan[Response | None]:
         """The answer when this is one new key too many for its tenant. Known keys are always answered."""

@@ -16,7 +16,7 @@ from semel.core.policy import Policy
 from semel.core.records import Result
 from semel.core.tables import Ending
 from semel.drive import OnEvent, ignore, tell
-from semel.errors import NotExecuted, OutcomeUnknown, RecordUnreadable
+from semel.errors import NotCommitted, NotExecuted, OutcomeUnknown, RecordUnreadable
 from semel.events import NO_KEY, Event, EventKind
 
 DIRECTIVE = b"semel-directive"
@@ -25,6 +25,15 @@ LOOKED_AT = http.MARKS | {DIRECTIVE} | http.DROPPED
 """Headers that mean something to us in an application's answer, or are not kept. Most answers have none of them."""
 PATH_SAFE = "/:@!$&'()*+,;=~"
 """What a path may hold unquoted (RFC 3986), so that a path quoted here equals the one that most clients send."""
+REFUSED_WRITES = (
+    "internal-error",
+    "The database refused to commit what the request wrote, and rolled it back. Nothing was done; a repeat runs again.",
+)
+MAY_HAVE_COMMITTED = (
+    "store-unavailable",
+    "The transaction of this request was not committed, or its end cannot be read now. "
+    "Repeat the request with the same key: it runs, or gets the answer of this one.",
+)
 NO_ANSWER = Response(500, (), b"")
 """For endings that are settled without an answer of ours."""
 
@@ -119,6 +128,8 @@ class Answers:
         match settlement:
             case Stored():
                 return ended.response
+            case Superseded(Undecided(NotCommitted() as failure)):
+                return self.problem(*(REFUSED_WRITES if failure.for_good else MAY_HAVE_COMMITTED))
             case Superseded(Undecided()):
                 return self.problem(
                     "store-unavailable",

@@ -23,6 +23,17 @@ class RecordUnreadable(StoreError):
     """A record is there but was not written in a form this version knows; it is never treated as absent."""
 
 
+class NotCommitted(StoreError):
+    """The transaction of a request did not commit, or its end cannot be read now. A repeat finds out, safely.
+
+    `for_good` says that the database refused what was written, as it would refuse it again.
+    """
+
+    def __init__(self, message: str, *, for_good: bool = False) -> None:
+        super().__init__(message)
+        self.for_good = for_good
+
+
 class NotExecuted(SemelError):
     """Raised by the work to declare that nothing was done, so that the key may be tried again."""
 

@@ -29,7 +29,7 @@ from semel.errors import NotExecuted, StoreMisconfigured
 from semel.gate import Admitted, Refused
 from semel.marks import UNMARKED, Marked, idempotency_exempt, idempotent, nearest_mark
 from semel.running import current_operation
-from semel.store import Store
+from semel.store import Store, TransactionSource
 from semel.werkzeug import marked_rules
 from semel.wsgi.answers import wire_headers
 from semel.wsgi.middleware import IdempotencyMiddleware, Identify
@@ -55,7 +55,11 @@ class Idempotency:
     """The extension. Without `store` the URL in `app.config["SEMEL_STORE"]` is opened."""
 
     def __init__(
-        self, app: Flask | None = None, *, store: Store | str | None = None, **settings: Unpack[Settings]
+        self,
+        app: Flask | None = None,
+        *,
+        store: Store | TransactionSource | str | None = None,
+        **settings: Unpack[Settings],
     ) -> None:
         self._store = store
         self._settings = settings
@@ -66,7 +70,9 @@ class Idempotency:
         """Put the middleware in front of the application; it is `app.extensions["semel"]` afterwards."""
         if "semel" in app.extensions:
             raise StoreMisconfigured(f"Idempotency is set up for the application {app.name!r} already")
-        store: Store | str | None = app.config.get("SEMEL_STORE") if self._store is None else self._store
+        store: Store | TransactionSource | str | None = (
+            app.config.get("SEMEL_STORE") if self._store is None else self._store
+        )
         if store is None:
             raise StoreMisconfigured('give Idempotency a store=, or set app.config["SEMEL_STORE"] to its URL')
         middleware = app.extensions["semel"] = FlaskMiddleware(app, store, self._settings)
@@ -78,7 +84,7 @@ class Idempotency:
 class FlaskMiddleware(IdempotencyMiddleware):
     """The middleware that knows the routes: the mark on the view that will run comes before the rules."""
 
-    def __init__(self, flask: Flask, store: Store | str, settings: Settings) -> None:
+    def __init__(self, flask: Flask, store: Store | TransactionSource | str, settings: Settings) -> None:
         super().__init__(flask.wsgi_app, store=store, **settings)
         self._flask = flask
 

@@ -74,7 +74,7 @@ class Gate:
         if self.secret is not None and not self.secret:
             raise StoreMisconfigured("secret= is empty: give 32 random bytes, the same to every process, or None")
         self.rootless = Answers(publish, "", on_event)
-        self.monitors = Monitors(self.published_at, self.secret)
+        self.monitors = Monitors(self.published_at, self.secret, in_transactions=in_transactions)
         self._checked: dict[int, Policy] = {}
         every = every_policy(self.rules, policy)
         self.has_quota = any(each.quota is not None for each in every)
@@ -89,6 +89,11 @@ class Gate:
                 'Policy.guarantee="exactly-once" needs a store that gives the handler its database transaction: '
                 'semel.transaction.TransactionStore. This one does not; use "at-most-once" (the default) or '
                 '"at-least-once" with it.'
+            )
+        if policy.guarantee == "exactly-once" and policy.on_store_error == "open":
+            raise StoreMisconfigured(
+                'Policy.on_store_error="open" runs the handler without its transaction, so it cannot be '
+                'guarantee="exactly-once": leave on_store_error="closed"'
             )
         if policy.in_flight == "accept" and self.secret is None:
             raise StoreMisconfigured(

@@ -28,7 +28,7 @@ from semel.errors import NotExecuted
 from semel.marks import UNMARKED, Marked, Unmarked, expect, marked
 from semel.openapi import describe
 from semel.running import current_operation
-from semel.store import AsyncStore
+from semel.store import AsyncStore, TransactionSource
 
 __all__ = ["IdempotencyPlugin"]
 
@@ -47,7 +47,7 @@ class LitestarMiddleware(IdempotencyMiddleware):
 class IdempotencyPlugin(InitPlugin):
     """Takes the arguments of `IdempotencyMiddleware`."""
 
-    def __init__(self, *, store: AsyncStore | str, **options: Any) -> None:
+    def __init__(self, *, store: AsyncStore | TransactionSource | str, **options: Any) -> None:
         self._shared = LitestarMiddleware(_nowhere, store=store, **options)
         expect()  # nobody sees that `opt` is used
 

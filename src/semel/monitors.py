@@ -20,7 +20,12 @@ from semel.core.http import Response
 from semel.core.policy import Policy
 from semel.core.protocol import look
 from semel.core.records import Key
-from semel.errors import RecordUnreadable, StoreError
+from semel.errors import RecordUnreadable, StoreError, StoreUnavailable
+
+NOT_KNOWN = (
+    "Nothing is known about this operation: it did not take effect, or its record is past retention. "
+    "Within the retention it is safe to repeat the request with the same key."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,8 @@ class Monitored:
 class Monitors:
     """The monitors of one middleware. Without a secret there are none."""
 
-    def __init__(self, publish: str, secret: bytes | None) -> None:
+    def __init__(self, publish: str, secret: bytes | None, *, in_transactions: bool = False) -> None:
+        self._in_transactions = in_transactions
         self.path = f"{publish}/operations/"
         self._secret = secret
 
@@ -57,16 +63,17 @@ class Monitors:
 
     def answer(self, monitored: Monitored, answers: Answers, policy: Policy) -> Plan[Response]:
         """How an accepted operation ended, or that it goes on. What has its key now may be another one's."""
+        unseen = monitored.fingerprint if self._in_transactions else ""
         try:
-            found = yield from look(monitored.key, secrets.token_urlsafe(16), policy)
+            found = yield from look(monitored.key, secrets.token_urlsafe(16), policy, unseen=unseen)
         except RecordUnreadable:
             return answers.problem("record-unreadable")
-        except StoreError:
+        except StoreError as error:
+            if self._in_transactions and isinstance(error, StoreUnavailable):
+                return self.accepted(monitored, answers)  # its own transaction may be what is in the way
             return answers.problem("store-unavailable", "How the operation ended cannot be read now.")
         if found is None or found.record.fingerprint != monitored.fingerprint:
-            return answers.problem(
-                "key-expired", "Nothing is known about this operation: it did not run, or is too old."
-            )
+            return answers.problem("key-expired", NOT_KNOWN)
         if found.record.result is not None and found.record.answers(found.now_ms):
             return answers.replay(found.record.result)
         if not found.record.in_progress():

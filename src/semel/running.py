@@ -18,14 +18,16 @@ R = TypeVar("R")
 class Operation:
     """The current operation, for the work that runs in it."""
 
-    __slots__ = ("_kept", "key", "lease", "nothing_was_done", "reported")
+    __slots__ = ("_kept", "key", "lease", "nothing_was_done", "reported", "transaction")
 
-    def __init__(self, lease: Lease, kept: Kept | None = None) -> None:
+    def __init__(self, lease: Lease, kept: Kept | None = None, transaction: object = None) -> None:
         self.key: Key = lease.key
         self.lease = lease
         self.nothing_was_done = False
         # What the work raised, where its framework has reported that and answers for it.
         self.reported: Exception | None = None
+        # The request's own transaction, where its front has opened one: `TransactionStore.current` finds it here.
+        self.transaction = transaction
         self._kept = kept
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from semel.core.records import Claimed, Key, Lease, Record, Result
 
@@ -115,6 +115,18 @@ class AsyncStore(Protocol):
     async def get(self, key: Key) -> Record | None: ...
     async def purge(self, *, limit: int) -> int: ...
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class TransactionSource(Protocol):
+    """Gives each request of an HTTP front a store of its own, which is the request's database transaction.
+
+    `semel.transaction.TransactionStore` for threads, `AsyncTransactionStore` for tasks.
+    """
+
+    in_transactions: bool
+
+    def request(self) -> Any: ...
 
 
 @runtime_checkable

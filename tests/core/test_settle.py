@@ -210,3 +210,8 @@ class TestLook:
         lease = Lease(KEY, "monitor", 1, 99)
         steps = ((Read(KEY), LIVE), (self.CLAIM, Acquired(lease)), (Release(lease), True))
         assert play(look(KEY, "monitor", POLICY), *steps) is None
+
+    def test_a_record_in_an_open_transaction_shows_in_a_claim(self) -> None:
+        seen = Occupied(LIVE, 5)
+        claim = Claim(KEY, "printed", "monitor", POLICY.lease_ms, POLICY.retention_ms, takeover=False)
+        assert play(look(KEY, "monitor", POLICY, unseen="printed"), (Read(KEY), None), (claim, seen)) == seen

@@ -148,6 +148,8 @@ def test_too_large_keeps_whether_it_was_a_success() -> None:
 def test_what_is_refused_at_start_up() -> None:
     with pytest.raises(StoreMisconfigured, match="exactly-once"):
         Gate(Policy(guarantee="exactly-once"))
+    with pytest.raises(StoreMisconfigured, match='on_store_error="closed"'):
+        Gate(Policy(guarantee="exactly-once", on_store_error="open"), in_transactions=True)
     with pytest.raises(StoreMisconfigured, match="secret="):
         Gate(Policy(in_flight="accept"))
 

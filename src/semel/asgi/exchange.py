@@ -11,6 +11,7 @@ from urllib.parse import quote, unquote
 from semel.admission import Answered, Begun, Keyed, unsure
 from semel.answers import Answers
 from semel.asgi.execution import Execution
+from semel.asgi.transaction import TransactionExecution
 from semel.asgi.types import Message, Receive, Scope, Send, send_response
 from semel.core.decisions import Replay
 from semel.core.fingerprint import RequestParts
@@ -51,6 +52,11 @@ async def serve(
     query = scope.get("query_string", b"").decode("latin-1")
     # No name for the parts: whatever is alive while many wait for the store, the garbage collector walks through.
     claim = gate.claim(admitted, tenant, RequestParts(scope["method"].upper(), raw, query, headers, body))
+    if front.transactions is not None:
+        transaction = front.transactions.request()
+        keyed = Keyed(front, policy, answers, claim, headers, transaction=transaction)
+        await TransactionExecution(front, keyed, transaction, body, scope, receive, send).outlive_caller()
+        return
     begun: Begun | Replay | None = None
     claimed = NOT_ASKED
     if policy.quota is None:

@@ -243,12 +243,8 @@ class Execution:
 
     def _collected(self) -> None:
         """The answer is whole. It is settled when the application has returned, and its stack is not in the way."""
-        keyed, operation = self._keyed, self.operation
         response = Response(self._status, self._headers, b"".join(self._chunks))
-        done = None if operation.reported is None else self._reported(response)
-        if done is None:
-            done = keyed.answers.answered(response, keyed.policy, nothing_done=operation.nothing_was_done)
-        self._pending = done
+        self._pending = self._keyed.answered(response, self.operation)
         # Frameworks answer 500 for an exception and then let it go on: it comes before the next step of the loop.
         self._stands = response.status < 500
         asyncio.get_running_loop().call_soon(self._goes_on)
@@ -258,15 +254,6 @@ class Execution:
         if self._pending is not None:
             self._stands = True
             self._late = self._front.tasks.spawn(self._finish())
-
-    def _reported(self, response: Response) -> Ended | None:
-        """The work raised, its framework has reported that, and is answering for it with a status of 500 or more."""
-        error, keyed = self.operation.reported, self._keyed
-        if error is None or response.status < 500 or self.operation.nothing_was_done:
-            return None
-        if isinstance(error, tuple(keyed.policy.release_exceptions)):
-            return Ended(Ending.NOTHING_DONE, None, response)
-        return keyed.answers.declared(error) or keyed.answers.raised()
 
     async def _overflow(self, more: bool) -> None:
         """Too large to keep: a tombstone is stored first, then the answer streams on, whole."""

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from operator import itemgetter
+from typing import Any
 
 from semel import marks
 from semel.admission import WAITERS_MAX, Waiters
@@ -15,6 +16,7 @@ from semel.asgi.exchange import serve, shown_by, told
 from semel.asgi.routes import mark_in, marked_in, place_of
 from semel.asgi.types import App, Message, Receive, Scope, Send, send_response
 from semel.core import http
+from semel.core.effects import Effect
 from semel.core.http import Response
 from semel.core.policy import Policy
 from semel.core.protocol import abandon
@@ -28,7 +30,7 @@ from semel.monitors import Monitored
 from semel.opening import open_async_store
 from semel.published import published
 from semel.quota import DEFAULT_STORAGE, AsyncQuotas, counting
-from semel.store import AsyncStore
+from semel.store import AsyncStore, TransactionSource
 from semel.tasks import Tasks
 
 Identify = Callable[[Scope], "str | Awaitable[str | None] | None"]
@@ -48,7 +50,7 @@ class IdempotencyMiddleware:
         self,
         app: App,
         *,
-        store: AsyncStore | str,
+        store: AsyncStore | TransactionSource | str,
         policy: Policy = Policy(),
         rules: Iterable[Rule] = (),
         identify: Identify | None = None,
@@ -63,11 +65,16 @@ class IdempotencyMiddleware:
         bound = getattr(store, "in_transactions", False)
         self.gate = Gate(policy, rules, publish=publish, secret=secret, on_event=listener, in_transactions=bound)
         self.owns_store = isinstance(store, str)
-        self.store: AsyncStore = open_async_store(store) if isinstance(store, str) else store
-        if not inspect.iscoroutinefunction(self.store.claim):
+        opened: Any = open_async_store(store) if isinstance(store, str) else store
+        if not inspect.iscoroutinefunction(opened.close):
             raise TypeError(
                 f"{type(store).__name__} is a sync store; open one for ASGI with semel.open_async_store(url)"
+                if not bound
+                else f"{type(store).__name__} is for threads; ASGI takes semel.transaction.AsyncTransactionStore"
             )
+        self.store: AsyncStore = opened
+        # Under exactly-once each request asks a store of its own, which is its transaction.
+        self.transactions: TransactionSource | None = opened if bound else None
         self.identify = identify
         quotas = AsyncQuotas(quota_storage)
         if self.gate.has_quota:
@@ -76,7 +83,8 @@ class IdempotencyMiddleware:
         # Whether anybody is told what happens as a rule. What is serious is always told.
         self.heard = partial(bool, True) if on_event is not ignore else partial(logger.isEnabledFor, logging.DEBUG)
         self.store_call = async_asking(self.store, listener)
-        self.perform = async_performer(self.store, listener, counting(quotas))
+        self._counting = counting(quotas)
+        self.perform = self.perform_on(self.store)
         self.keeper = AsyncKeeper(self.store, listener)
         self.waiters = Waiters(waiters_max)
         self.tasks = Tasks()
@@ -117,6 +125,10 @@ class IdempotencyMiddleware:
         else:
             await serve(self, gate, admitted, answers, scope, receive, send)
 
+    def perform_on(self, store: AsyncStore) -> Callable[[Effect[Any]], Awaitable[Any]]:
+        """What performs the effects of plans on `store`."""
+        return async_performer(store, self.listener, self._counting)
+
     def mark(self, scope: Scope) -> Mark:
         """The mark of the endpoint that will run."""
         return mark_in(scope, self.app)
@@ -146,7 +158,14 @@ class IdempotencyMiddleware:
         found = published(self.gate, path, scope["headers"], root=root, marks=lambda: self.marked(scope))
         if not isinstance(found, Monitored):
             return found
-        return await adrive(self.gate.monitor(found, await told(self.caller(scope)), root), self.perform)
+        plan = self.gate.monitor(found, await told(self.caller(scope)), root)
+        if self.transactions is None:
+            return await adrive(plan, self.perform)
+        looking = self.transactions.request()
+        try:
+            return await adrive(plan, self.perform_on(looking))
+        finally:
+            await looking.end()
 
     def _closing(self, send: Send) -> Send:
         """When the application has stopped, so do we."""

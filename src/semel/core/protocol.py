@@ -153,18 +153,20 @@ def settle(
     return settlement
 
 
-def look(key: Key, owner: str, policy: Policy) -> Plan[Occupied | None]:
+def look(key: Key, owner: str, policy: Policy, *, unseen: str = "") -> Plan[Occupied | None]:
     """What is there for `key`, with the store's time; None when nothing is. Nothing runs.
 
     Only a claim tells the store's time. One for a key that is held is never granted; should the key be freed in the
-    same moment, it is given back.
+    same moment, it is given back. `unseen` is the fingerprint of a request whose record is in its own open transaction:
+    reading does not show that record, and a claim does.
     """
     record = yield from _persist(Read(key), budget_ms=READ_BACK_MS)
-    if record is None:
+    if record is None and not unseen:
         return None
-    if record.result is not None and not record.refuse_ms:
+    if record is not None and record.result is not None and not record.refuse_ms:
         return Occupied(record, 0)
-    claim = Claim(key, record.fingerprint, owner, policy.lease_ms, policy.retention_ms, takeover=False)
+    fingerprint = unseen if record is None else record.fingerprint
+    claim = Claim(key, fingerprint, owner, policy.lease_ms, policy.retention_ms, takeover=False)
     claimed = yield from _persist(claim, budget_ms=READ_BACK_MS)
     if isinstance(claimed, Occupied):
         return claimed

@@ -18,7 +18,7 @@ from semel.core.policy import Policy
 from semel.core.rules import Rule
 from semel.drive import OnEvent, ignore
 from semel.quota import DEFAULT_STORAGE
-from semel.store import AsyncStore, Store
+from semel.store import AsyncStore, Store, TransactionSource
 
 T = TypeVar("T")
 Identify = Callable[[HttpRequest], "Awaitable[str | None] | str | None"]
@@ -29,7 +29,7 @@ EXAMPLE = 'SEMEL = {"store": "django"}'
 class Config:
     """The members of `settings.SEMEL`. Callables may be given by their dotted path."""
 
-    store: str | Store | AsyncStore
+    store: str | Store | AsyncStore | TransactionSource
     """A URL, or "django": the tables are in `settings.DATABASES["default"]`; "django://alias" names another one."""
     policy: Policy = Policy()
     rules: tuple[Rule, ...] = ()
@@ -68,7 +68,7 @@ def _as_it_is(name: str, value: T) -> T:
 def _store(name: str, value: object) -> object:
     if isinstance(value, str):
         return "django://default" if value == "django" else value
-    if not isinstance(value, Store):  # an async store has the same names
+    if not isinstance(value, Store | TransactionSource):  # an async store has the same names
         raise ImproperlyConfigured(f'settings.SEMEL["store"] must be a URL, "django" or a store, not {value!r}')
     return value
 

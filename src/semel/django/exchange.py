@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
@@ -61,6 +61,10 @@ class Exchange:
         self.caller_left = False
         self.tell_begun: Callable[[], object] = nobody
         self.settled = False
+        # Under exactly-once the request asks a store of its own, which is its transaction.
+        self.transaction: Any = front.new_transaction()
+        self.perform = front.perform if self.transaction is None else front.perform_on(self.transaction)
+        self.held_max = 0 if self.transaction is None else self.transaction.held_max
         self._kept: Kept | None = None
         self._ended: Ended | None = None
         self._undone = False
@@ -68,13 +72,21 @@ class Exchange:
     @property
     def running(self) -> bool:
         """The work has begun and its answer is not settled yet."""
-        return self._kept is not None and not self.settled
+        return self.operation is not None and not self.open and not self.settled
 
     def begin(self, tenant: str | None) -> Plan[HttpResponse | None]:
         """Claim the key. None means that the work may run."""
         asked_at = self.request.path_info if self.in_view else ""
         claim = self.front.gate.claim(self.admitted, tenant, self.parts)
-        self.keyed = Keyed(self.front, self.policy, self.answers, claim, self.parts.headers, asked_at=asked_at)
+        self.keyed = Keyed(
+            self.front,
+            self.policy,
+            self.answers,
+            claim,
+            self.parts.headers,
+            asked_at=asked_at,
+            transaction=self.transaction,
+        )
         begun = yield from self.keyed.begin()
         match begun:
             case Run(lease) if self.caller_left:  # nothing has begun, and nobody would get the answer
@@ -96,8 +108,9 @@ class Exchange:
                 assert_never(begun)
 
     def _start(self, lease: Lease) -> None:
-        self._kept = self.front.keeper.keep(lease, lease_ms=self.policy.lease_ms)
-        self._enter(Operation(lease, self._kept))
+        if self.transaction is None:
+            self._kept = self.front.keeper.keep(lease, lease_ms=self.policy.lease_ms)
+        self._enter(Operation(lease, self._kept, self.transaction))
 
     def _enter(self, operation: Operation) -> None:
         self.operation = operation
@@ -144,7 +157,7 @@ class Exchange:
             elif self._undone:
                 ended = Ended(Ending.NOTHING_DONE, None, NO_ANSWER)
             else:
-                ended = self.answers.raised()
+                ended = self._raised(error)
             yield from self._settle(HttpResponse(status=500), ended)
 
     def _how_it_ended(self, response: HttpResponseBase, body: bytes | None) -> Ended:
@@ -155,21 +168,25 @@ class Exchange:
         if self._undone:  # the framework answers for it
             return Ended(Ending.NOTHING_DONE, None, answer)
         if self.operation.reported is not None:
-            return self.answers.raised()
-        undone = self.operation.nothing_was_done
+            return self._raised(self.operation.reported)
+        assert self.keyed is not None
         try:
-            judge = self.answers.too_large if body is None else self.answers.answered
-            return judge(answer, self.policy, nothing_done=undone)
+            return self.keyed.answered(answer, self.operation, too_large=body is None)
         except ValueError as error:  # a directive that is not known
             self.front.report(self.request, error)
             return self.answers.raised()
 
+    def _raised(self, error: Exception) -> Ended:
+        assert self.keyed is not None
+        self._ended = self.keyed.raised(error)  # ours is the answer, whatever Django made of the exception
+        return self._ended
+
     def _settle(self, response: HttpResponseBase, ended: Ended) -> Plan[HttpResponseBase]:
         assert self.operation is not None
         assert self.keyed is not None
-        assert self._kept is not None
         self.settled = True
-        self.front.keeper.stop(self._kept)
+        if self._kept is not None:
+            self.front.keeper.stop(self._kept)
         settlement = yield from self.keyed.settle(self.operation.lease, ended)
         if isinstance(settlement, Superseded) or ended.ending is Ending.RAISED or ended is self._ended:
             instead = django_response(self.answers.settled(settlement, ended))

@@ -22,7 +22,7 @@ from django.utils.log import log_response
 
 from semel.admission import Waiters
 from semel.background import Background
-from semel.core.effects import Plan
+from semel.core.effects import Effect, Plan
 from semel.core.protocol import abandon
 from semel.core.records import Lease
 from semel.django import config
@@ -34,9 +34,11 @@ from semel.gate import Gate
 from semel.keeper import AsyncKeeper, Keeper
 from semel.opening import open_async_store, open_store
 from semel.quota import AsyncQuotas, Quotas, counting
+from semel.store import AsyncStore, Store
 from semel.tasks import Tasks
 
 T = TypeVar("T")
+Perform = Callable[[Effect[Any]], Any]
 logger = logging.getLogger("semel")
 
 
@@ -45,6 +47,7 @@ class Shared:
 
     def __init__(self, given: Config) -> None:
         self.config = given
+        self.in_transactions: bool = getattr(given.store, "in_transactions", False)
         self.listener = logged(given.on_event)
         try:
             self.gate = Gate(
@@ -53,7 +56,7 @@ class Shared:
                 publish=given.publish,
                 secret=given.secret,
                 on_event=self.listener,
-                in_transactions=getattr(given.store, "in_transactions", False),
+                in_transactions=self.in_transactions,
             )
         except SemelError as error:
             raise ImproperlyConfigured(f"settings.SEMEL: {error}") from error
@@ -96,7 +99,7 @@ class Front(Shared):
 
     def __init__(self, given: Config) -> None:
         super().__init__(given)
-        self.store = _opened(given, open_store, wants_async=False)
+        self.store: Any = _opened(given, open_store, wants_async=False)
         if inspect.iscoroutinefunction(given.identify):
             raise ImproperlyConfigured(
                 'settings.SEMEL["identify"] is a coroutine function, and this handler is synchronous '
@@ -107,10 +110,19 @@ class Front(Shared):
         quotas = Quotas(given.quota_storage)
         if self.gate.has_quota:
             _ = quotas.limiter  # says at start-up what is missing
-        self.perform = performer(self.store, self.listener, counting(quotas))
+        self._counting = counting(quotas)
+        self.perform = self.perform_on(self.store)
 
-    def run(self, plan: Plan[T]) -> T:
-        return drive(plan, self.perform)
+    def perform_on(self, store: Store) -> Perform:
+        """What performs the effects of plans on `store`."""
+        return performer(store, self.listener, self._counting)
+
+    def new_transaction(self) -> Any:
+        """The transaction of a request, where the store gives each request one; else None."""
+        return self.store.request() if self.in_transactions else None
+
+    def run(self, plan: Plan[T], perform: Perform | None = None) -> T:
+        return drive(plan, perform or self.perform)
 
     def abandon_later(self, lease: Lease) -> None:
         """Give back a claim whose fate is not known."""
@@ -126,7 +138,7 @@ class Front(Shared):
     authenticated = tenant
 
     def begin(self, exchange: Exchange) -> HttpResponse | None:
-        return self.run(exchange.begin(self.tenant(exchange.request)))
+        return self.run(exchange.begin(self.tenant(exchange.request)), exchange.perform)
 
     begin_in_view = begin
 
@@ -136,19 +148,26 @@ class AsyncFront(Shared):
 
     def __init__(self, given: Config) -> None:
         super().__init__(given)
-        self.store = _opened(given, open_async_store, wants_async=True)
+        self.store: Any = _opened(given, open_async_store, wants_async=True)
         self.keeper = AsyncKeeper(self.store, self.listener)
         quotas = AsyncQuotas(given.quota_storage)
         if self.gate.has_quota:
             _ = quotas.limiter
-        self.perform = async_performer(self.store, self.listener, counting(quotas))
+        self._counting = counting(quotas)
+        self.perform = self.perform_on(self.store)
         self.tasks = Tasks()
         self.drained = False
         """Whether somebody waits for the tasks when the server stops: `semel.django.asgi` does."""
         self._warned = False
 
-    async def run(self, plan: Plan[T]) -> T:
-        return await adrive(plan, self.perform)
+    def perform_on(self, store: AsyncStore) -> Perform:
+        return async_performer(store, self.listener, self._counting)
+
+    def new_transaction(self) -> Any:
+        return self.store.request() if self.in_transactions else None
+
+    async def run(self, plan: Plan[T], perform: Perform | None = None) -> T:
+        return await adrive(plan, perform or self.perform)
 
     def abandon_later(self, lease: Lease) -> None:
         """Give back a claim whose fate is not known."""
@@ -185,7 +204,7 @@ class AsyncFront(Shared):
         return name
 
     async def begin(self, exchange: Exchange) -> HttpResponse | None:
-        return await self.run(exchange.begin(await self.tenant(exchange.request)))
+        return await self.run(exchange.begin(await self.tenant(exchange.request)), exchange.perform)
 
     def begin_in_view(self, exchange: Exchange) -> HttpResponse | None:
         """For a view in a thread: the claim is made in the event loop that the store belongs to."""
@@ -193,7 +212,7 @@ class AsyncFront(Shared):
         return answer
 
     async def _begin_authenticated(self, exchange: Exchange) -> HttpResponse | None:
-        return await self.run(exchange.begin(await self.authenticated(exchange.request)))
+        return await self.run(exchange.begin(await self.authenticated(exchange.request)), exchange.perform)
 
 
 AnyFront = Front | AsyncFront
@@ -235,8 +254,10 @@ def _opened(given: Config, open_url: Callable[[str], T], *, wants_async: bool) -
             return open_url(store)
         except SemelError as error:
             raise ImproperlyConfigured(f'settings.SEMEL["store"]: {error}') from error
-    if inspect.iscoroutinefunction(store.claim) is not wants_async:
+    if inspect.iscoroutinefunction(store.close) is not wants_async:
         needed = "an async store: semel.open_async_store(url)" if wants_async else "a sync store: semel.open_store(url)"
+        if getattr(store, "in_transactions", False):
+            needed = f"semel.transaction.{'Async' if wants_async else ''}TransactionStore"
         raise ImproperlyConfigured(
             f'settings.SEMEL["store"] is a {type(store).__name__}, and this handler needs {needed}; a URL serves both'
         )

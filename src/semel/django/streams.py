@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from itertools import chain
 from typing import Any
 
@@ -10,13 +10,18 @@ from asgiref.sync import sync_to_async
 from django.http import HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
+from semel.held import HeldBody
+
 Collected = tuple[HttpResponseBase, "bytes | None"]
 """The response that delivers the answer, and its body: None when that is larger than what is kept."""
 
 
-def collect(response: HttpResponseBase, size_max: int) -> Collected:
+def collect(response: HttpResponseBase, size_max: int, held_max: int = 0) -> Collected:
+    """Up to `held_max` bytes all of it is held: under exactly-once nothing is sent before the view has ended."""
     if not isinstance(response, StreamingHttpResponse):
         return _content(response, size_max)
+    if held_max:
+        return _hold(response, iter(response), size_max, held_max)
     source = iter(response)  # of an asynchronous iterator, Django makes a list here as it would when sending
     taken: list[bytes] = []
     size = 0
@@ -29,13 +34,18 @@ def collect(response: HttpResponseBase, size_max: int) -> Collected:
     return _whole(response, b"".join(taken))
 
 
-async def acollect(response: HttpResponseBase, size_max: int) -> Collected:
+async def acollect(response: HttpResponseBase, size_max: int, held_max: int = 0) -> Collected:
     """The same for tasks. A plain iterator may block, so it is asked in the thread where Django would ask it."""
     if not isinstance(response, StreamingHttpResponse):
         return _content(response, size_max)
     if not response.is_async:
-        return await sync_to_async(collect)(response, size_max)
+        return await sync_to_async(collect)(response, size_max, held_max)
     source: AsyncIterator[bytes] = aiter(response)
+    if held_max:
+        held = HeldBody(held_max)
+        async for chunk in source:
+            held.add(chunk)
+        return _from_held(response, held, size_max)
     taken: list[bytes] = []
     size = 0
     async for chunk in source:
@@ -50,6 +60,22 @@ async def acollect(response: HttpResponseBase, size_max: int) -> Collected:
 def _content(response: Any, size_max: int) -> Collected:
     body: bytes = response.content
     return response, body if len(body) <= size_max else None
+
+
+def _hold(response: StreamingHttpResponse, source: Iterable[bytes], size_max: int, held_max: int) -> Collected:
+    held = HeldBody(held_max)
+    for chunk in source:
+        held.add(chunk)
+    return _from_held(response, held, size_max)
+
+
+def _from_held(response: StreamingHttpResponse, held: HeldBody, size_max: int) -> Collected:
+    if held.size <= size_max:
+        return _whole(response, held.whole())
+    made = StreamingHttpResponse(held.chunks(), status=response.status_code, reason=response.reason_phrase)
+    made.headers, made.cookies = response.headers, response.cookies
+    made._resource_closers.extend([held.close, *response._resource_closers])
+    return made, None
 
 
 def _whole(response: HttpResponseBase, body: bytes) -> Collected:

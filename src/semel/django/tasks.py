@@ -82,10 +82,18 @@ class AsyncMiddleware(Middleware[AsyncFront]):
 
     async def _serve(self, request: HttpRequest) -> HttpResponseBase:
         try:
+            return await self._serve_within(request)
+        finally:
+            exchange = exchange_of(request)
+            if exchange is not None and exchange.transaction is not None:
+                await exchange.transaction.end()
+
+    async def _serve_within(self, request: HttpRequest) -> HttpResponseBase:
+        try:
             response: HttpResponseBase = await self.get_response(request)
         except BaseException as error:
             if (exchange := exchange_of(request)) is not None:
-                await self.front.run(exchange.interrupted(error))
+                await self.front.run(exchange.interrupted(error), exchange.perform)
             raise
         exchange = exchange_of(request)
         return unprotected(response) if exchange is None else await self._finish(exchange, response)
@@ -103,13 +111,13 @@ class AsyncMiddleware(Middleware[AsyncFront]):
         body: bytes | None = b""
         if exchange.running:
             try:
-                response, body = await acollect(response, exchange.policy.result_max)
+                response, body = await acollect(response, exchange.policy.result_max, exchange.held_max)
             except Exception as error:
                 response = self.failed(exchange, error)
             except BaseException as error:
-                await self.front.run(exchange.interrupted(error))
+                await self.front.run(exchange.interrupted(error), exchange.perform)
                 raise
-        return await self.front.run(exchange.finish(response, body))
+        return await self.front.run(exchange.finish(response, body), exchange.perform)
 
     async def _published(self, request: HttpRequest) -> Response | None:
         monitored = self.published(request)
@@ -121,7 +129,14 @@ class AsyncMiddleware(Middleware[AsyncFront]):
             tenant = await self.front.authenticated(request)
         else:
             return None
-        return await self.front.run(self.gate.monitor(monitored, tenant, root_of()))
+        plan = self.gate.monitor(monitored, tenant, root_of())
+        looking = self.front.new_transaction()
+        if looking is None:
+            return await self.front.run(plan)
+        try:
+            return await self.front.run(plan, self.front.perform_on(looking))
+        finally:
+            await looking.end()
 
 
 def _adopt(context: contextvars.Context) -> None:

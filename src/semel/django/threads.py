@@ -28,10 +28,19 @@ class SyncMiddleware(Middleware[Front]):
             return django_response(published)
         self.prepare(request)
         try:
+            return self._serve(request)
+        finally:
+            # The thread that ran the view ends its transaction, and nothing else does.
+            exchange = exchange_of(request)
+            if exchange is not None and exchange.transaction is not None:
+                exchange.transaction.end()
+
+    def _serve(self, request: HttpRequest) -> HttpResponseBase:
+        try:
             response: HttpResponseBase = self.get_response(request)
         except BaseException as error:
             if (exchange := exchange_of(request)) is not None:
-                self.front.run(exchange.interrupted(error))
+                self.front.run(exchange.interrupted(error), exchange.perform)
             raise
         exchange = exchange_of(request)
         return unprotected(response) if exchange is None else self._finish(exchange, response)
@@ -47,13 +56,13 @@ class SyncMiddleware(Middleware[Front]):
         body: bytes | None = b""
         if exchange.running:
             try:
-                response, body = collect(response, exchange.policy.result_max)
+                response, body = collect(response, exchange.policy.result_max, exchange.held_max)
             except Exception as error:
                 response = self.failed(exchange, error)
             except BaseException as error:
-                self.front.run(exchange.interrupted(error))
+                self.front.run(exchange.interrupted(error), exchange.perform)
                 raise
-        return self.front.run(exchange.finish(response, body))
+        return self.front.run(exchange.finish(response, body), exchange.perform)
 
     def _published(self, request: HttpRequest) -> Response | None:
         monitored = self.published(request)
@@ -65,4 +74,11 @@ class SyncMiddleware(Middleware[Front]):
             tenant = self.front.authenticated(request)
         else:
             return None
-        return self.front.run(self.gate.monitor(monitored, tenant, root_of()))
+        plan = self.gate.monitor(monitored, tenant, root_of())
+        looking = self.front.new_transaction()
+        if looking is None:
+            return self.front.run(plan)
+        try:
+            return self.front.run(plan, self.front.perform_on(looking))
+        finally:
+            looking.end()

@@ -15,6 +15,10 @@ from semel.stores.sql.migrations import HOW_TO_MIGRATE
 
 SERIALIZATION, DEADLOCK, LOCK_NOT_AVAILABLE, NO_TABLE, NO_COLUMN = "40001", "40P01", "55P03", "42P01", "42703"
 DUPLICATE, LOCK_WAIT_TIMEOUT, DEADLOCK_FOUND, CHANGED_SINCE_READ = 1062, 1205, 1213, 1020  # MariaDB's
+GONE, REFUSED = ("08", "57P01", "57P02", "57P03"), ("22", "23", "44")
+"""How the states of a lost connection, and of values that the database will never take, begin."""
+SERVER_GONE, SERVER_LOST = 2006, 2013  # MariaDB's
+INTEGRITY_NUMBERS = (1048, DUPLICATE, 1406, 1451, 1452, 4025)  # MariaDB's
 CHAIN_MAX = 10
 
 
@@ -104,6 +108,24 @@ def retry_of(error: BaseException) -> RetryTransaction | None:
     return None
 
 
+def is_connection_lost(error: BaseException) -> bool:
+    """Whether the connection was lost, so that the database has rolled the transaction back."""
+    if any(getattr(at, "connection_invalidated", False) for at in _chain(error)):  # SQLAlchemy says so
+        return True
+    state, _, _, number = _told(error)
+    if state:
+        return state.startswith(GONE)
+    # Every error that a PostgreSQL server reports has a state; psycopg's own have none.
+    dropped = any(type(at).__module__ == "psycopg" and type(at).__name__ == "OperationalError" for at in _chain(error))
+    return dropped or number in (SERVER_GONE, SERVER_LOST)
+
+
+def is_refused_for_good(error: BaseException) -> bool:
+    """Whether the database would refuse the same writes again: a constraint, or a value that does not fit."""
+    state, code, _, number = _told(error)
+    return state.startswith(REFUSED) or code & 0xFF == sqlite3.SQLITE_CONSTRAINT or number in INTEGRITY_NUMBERS
+
+
 def _meaning(error: Exception) -> SemelError | None:
     if isinstance(error, SemelError):
         return None
@@ -130,10 +152,7 @@ class _Told(NamedTuple):
 
 def _told(error: BaseException) -> _Told:
     """Looks through what ORMs wrap around the driver's error."""
-    at: BaseException | None = error
-    for _ in range(CHAIN_MAX):
-        if at is None:
-            break
+    for at in _chain(error):
         if type(at).__module__ == "pymysql.err" and len(at.args) == 2:  # aiomysql raises them, too
             number, text = at.args
             return _Told(text=str(text), number=number if isinstance(number, int) else 0)
@@ -142,6 +161,15 @@ def _told(error: BaseException) -> _Told:
         if isinstance(state, str) or isinstance(code, int):
             text = str(at).strip().partition("\n")[0]
             return _Told(state if isinstance(state, str) else "", code if isinstance(code, int) else 0, text)
+    return _Told()
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error, and what it wraps."""
+    at: BaseException | None = error
+    for _ in range(CHAIN_MAX):
+        if at is None:
+            return
+        yield at
         wrapped = getattr(at, "orig", None)
         at = wrapped if isinstance(wrapped, BaseException) else at.__cause__
-    return _Told()

@@ -73,6 +73,8 @@ RETURNING 1"""  # noqa: S608
 class PostgresEngine:
     """The scripts for the table in one schema; "" is wherever the connection's search path finds it."""
 
+    tells_twins = True
+
     def __init__(self, schema: str = "") -> None:
         table = f'"{schema.replace(chr(34), chr(34) * 2)}".{TABLE}' if schema else TABLE
         self._claim, self._insist, self._complete = claim(table), insist(table), complete(table)

@@ -31,6 +31,11 @@ Claimed = Granted | Occupied
 class Engine(Protocol):
     """Scripts for one kind of database."""
 
+    @property
+    def tells_twins(self) -> bool:
+        """Whether a claim can tell a twin, which it need not wait for, from other transactions, which it must."""
+        ...
+
     def claim(self, call: Claim, wait_ms: int | None) -> Script[Claimed]: ...
     def complete(self, call: Complete, mark: str) -> Script[None]:
         """Finish the record, in the transaction that claimed it and in no other."""

@@ -17,6 +17,8 @@ from semel.transaction.scripts import Claimed, Granted, ended_inside
 
 
 class SqliteEngine:
+    tells_twins = False  # there is one writer at a time, whatever it writes
+
     def claim(self, call: Claim, wait_ms: int | None) -> Script[Claimed]:
         if wait_ms is None:
             [reply] = yield from scripts.claim([call], wall_ms())

@@ -63,10 +63,16 @@ class Unit(Generic[C]):
         self._schema = schema
         self._stack = ExitStack()
         self.connection: C | None = None
+        self._driver: Driver | None = None
+
+    @property
+    def driver(self) -> Driver:
+        assert self._driver is not None, "the transaction has begun"
+        return self._driver
 
     @property
     def engine(self) -> Engine:
-        return self._driver.engine
+        return self.driver.engine
 
     def begin(self) -> None:
         self.connection = self._stack.enter_context(self._begin())
@@ -74,10 +80,14 @@ class Unit(Generic[C]):
         self._driver.check()
 
     def run(self, script: Script[T]) -> T:
-        return drive(script, self._driver.perform)
+        return drive(script, self.driver.perform)
 
     def flush(self) -> None:
-        self._driver.flush()
+        self.driver.flush()
+
+    def is_lost(self) -> bool:
+        """Whether the connection is gone. The database rolls back by itself then."""
+        return self._driver is not None and self._driver.is_lost()
 
     def commit(self) -> None:
         self._stack.close()
@@ -96,10 +106,16 @@ class AsyncUnit(Generic[C]):
         self._schema = schema
         self._stack = AsyncExitStack()
         self.connection: C | None = None
+        self._driver: AsyncDriver | None = None
+
+    @property
+    def driver(self) -> AsyncDriver:
+        assert self._driver is not None, "the transaction has begun"
+        return self._driver
 
     @property
     def engine(self) -> Engine:
-        return self._driver.engine
+        return self.driver.engine
 
     async def begin(self) -> None:
         self.connection = await self._stack.enter_async_context(self._begin())
@@ -107,10 +123,14 @@ class AsyncUnit(Generic[C]):
         await self._driver.check()
 
     async def run(self, script: Script[T]) -> T:
-        return await adrive(script, self._driver.perform)
+        return await adrive(script, self.driver.perform)
 
     async def flush(self) -> None:
-        await self._driver.flush()
+        await self.driver.flush()
+
+    def is_lost(self) -> bool:
+        """Whether the connection is gone. The database rolls back by itself then."""
+        return self._driver is not None and self._driver.is_lost()
 
     async def commit(self) -> None:
         await self._stack.aclose()

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from contextvars import copy_context
 from io import BytesIO
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 from semel.admission import Answered, Keyed, Unprotected
@@ -33,6 +33,7 @@ from semel.wsgi.execution import Execution
 from semel.wsgi.request import length_is_known, length_of, raw_path_of, read
 
 if TYPE_CHECKING:
+    from semel.transaction.http import RequestTransaction
     from semel.wsgi.middleware import IdempotencyMiddleware
 
 logger = logging.getLogger("semel")
@@ -61,6 +62,8 @@ class Exchange:
         self.environ = environ
         self.headers = headers
         self.start_response = start_response
+        self.perform = front.perform
+        self.transaction: RequestTransaction[Any] | None = None
 
     def run(self) -> Iterable[bytes]:
         body = self._read_body()
@@ -70,9 +73,18 @@ class Exchange:
         request = RequestParts(method, raw_path_of(self.environ), query, self.headers, body)
         self._hand_on(body)  # `identify` may look at it
         claim = self.front.gate.claim(self.admitted, self.front.tenant(self.environ), request)
-        keyed = Keyed(self.front, self.policy, self.answers, claim, self.headers)
         self._hand_on(body)
-        return self._serve(keyed)
+        transactions = self.front.transactions
+        if transactions is None:
+            return self._serve(Keyed(self.front, self.policy, self.answers, claim, self.headers))
+        # The thread that runs the request ends its transaction, and nothing else does.
+        self.transaction = transactions.request()
+        self.perform = self.front.perform_on(self.transaction)
+        try:
+            keyed = Keyed(self.front, self.policy, self.answers, claim, self.headers, transaction=self.transaction)
+            return self._serve(keyed)
+        finally:
+            self.transaction.end()
 
     def _read_body(self) -> bytes | Response:
         """The whole body, or the answer when there is nothing to serve."""
@@ -96,7 +108,7 @@ class Exchange:
         self.environ["wsgi.input_terminated"] = True
 
     def _serve(self, keyed: Keyed) -> Iterable[bytes]:
-        begun = drive(keyed.begin(), self.front.perform)
+        begun = drive(keyed.begin(), self.perform)
         match begun:
             case Run(lease):
                 return Execution(self, keyed, lease).run()

@@ -21,6 +21,7 @@ from semel.core.http import Headers, Response
 from semel.core.records import Lease
 from semel.core.tables import Ending
 from semel.drive import drive
+from semel.held import HeldBody
 from semel.running import Operation, enter
 from semel.wsgi.answers import ExcInfo, Streamed, WireHeaders, close_in, parts_in, respond, status_line, wire_headers
 
@@ -46,13 +47,16 @@ class Execution:
         self.answers = exchange.answers
         self.policy = exchange.policy
         self.lease = lease
-        self.kept = exchange.front.keeper.keep(lease, lease_ms=self.policy.lease_ms)
-        self.operation = Operation(lease, self.kept)
+        transaction = self.transaction = exchange.transaction
+        self.kept = None if transaction else exchange.front.keeper.keep(lease, lease_ms=self.policy.lease_ms)
+        self.operation = Operation(lease, self.kept, transaction)
         self.context = copy_context()
         self.context.run(enter, self.operation)
         self._status: int | None = None
         self._headers: Headers = ()
         self._chunks: list[bytes] = []
+        # Under exactly-once nothing is settled, and nothing sent, before the application has ended.
+        self._held = None if transaction is None else HeldBody(transaction.held_max)
         self._size = 0
         self._settlement: Settlement | None = None
         self._instead: Response | None = None
@@ -74,13 +78,15 @@ class Execution:
     def _run(self) -> Iterable[bytes]:
         try:
             self._collect()
-            done = self._ended(whole=True) if self._settlement is None else None
+            if self.transaction is not None and self._status is not None and self._status < 400:
+                self.transaction.flush()
+            done = self._ended(whole=self._is_whole()) if self._settlement is None else None
         except BaseException as error:
             done = self._ended_by(error)
             if done is None:
                 raise
         if done is not None:
-            return respond(self.exchange.start_response, self._settle(done), self.close)
+            return self._respond(self._settle(done))
         if self._instead is not None:
             return respond(self.exchange.start_response, self._instead, self.close)
         return Streamed(self._rest(), self.close)
@@ -99,6 +105,17 @@ class Execution:
                 break
             self._take(chunk)
 
+    def _is_whole(self) -> bool:
+        """Whether all of the answer can be kept."""
+        return self._held is None or self._held.size <= self.policy.result_max
+
+    def _respond(self, response: Response) -> Iterable[bytes]:
+        """Answer, from where the answer is held if it was too large to keep."""
+        if self._held is None or self._is_whole() or response.body:
+            return respond(self.exchange.start_response, response, self.close)
+        self.exchange.start_response(status_line(response.status), wire_headers(response.headers))
+        return Streamed(self._held.chunks(), self.close)
+
     def _rest(self) -> Iterator[bytes]:
         """What was collected and what the application still has to say."""
         collected = b"".join(self._chunks)
@@ -114,6 +131,8 @@ class Execution:
         try:
             close_in(self.context, iterable)
         finally:
+            if self._held is not None:
+                self._held.close()
             if error is not None:
                 raise error
 
@@ -140,8 +159,11 @@ class Execution:
             return
         if self._status is None and chunk:
             raise AssertionError("the application answered before it called start_response()")
-        self._chunks.append(chunk)
         self._size += len(chunk)
+        if self._held is not None:
+            self._held.add(chunk)
+            return
+        self._chunks.append(chunk)
         if self._size > self.policy.result_max and self._settlement is None:
             self._overflow()
 
@@ -162,15 +184,14 @@ class Execution:
         operation = self.operation
         if self._status is None:
             raise Unfinished("the application returned and never called start_response()")
-        if operation.reported is not None:
-            if (declared := self.answers.declared(operation.reported)) is not None:
-                return declared
-            if not self._means_nothing_done(operation.reported):
-                return self.answers.raised()
+        error = operation.reported
+        if error is not None and (self.answers.declared(error) or not self._means_nothing_done(error)):
+            return self.keyed.raised(error)
+        if error is not None:
             operation.nothing_done()
-        response = Response(self._status, self._headers, b"".join(self._chunks) if whole else b"")
-        judge = self.answers.answered if whole else self.answers.too_large
-        return judge(response, self.policy, nothing_done=operation.nothing_was_done)
+        collected = self._chunks if self._held is None else self._held.chunks()
+        response = Response(self._status, self._headers, b"".join(collected) if whole else b"")
+        return self.keyed.answered(response, operation, too_large=not whole)
 
     def _ended_by(self, error: BaseException) -> Ended | None:
         """What work that raised is answered with; None when the exception goes on instead of an answer."""
@@ -185,13 +206,13 @@ class Execution:
             self._settle(Ended(Ending.NOTHING_DONE, None, NO_ANSWER))
             return None
         self._error = error
-        return self.answers.raised()
+        return self.keyed.raised(error)
 
     def _means_nothing_done(self, error: Exception) -> bool:
         return self.operation.nothing_was_done or isinstance(error, tuple(self.policy.release_exceptions))
 
     def _settle(self, done: Ended) -> Response:
-        front = self.exchange.front
-        front.keeper.stop(self.kept)
-        self._settlement = drive(self.keyed.settle(self.lease, done), front.perform)
+        if self.kept is not None:
+            self.exchange.front.keeper.stop(self.kept)
+        self._settlement = drive(self.keyed.settle(self.lease, done), self.exchange.perform)
         return self.answers.settled(self._settlement, done)

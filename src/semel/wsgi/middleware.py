@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Iterable
+from typing import Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from semel.admission import WAITERS_MAX, Waiters
 from semel.background import Background
 from semel.core import http
+from semel.core.effects import Effect
 from semel.core.http import Headers, Response
 from semel.core.policy import Policy
 from semel.core.protocol import abandon
@@ -23,7 +25,7 @@ from semel.monitors import Monitored
 from semel.opening import open_store
 from semel.published import published
 from semel.quota import DEFAULT_STORAGE, Quotas, counting
-from semel.store import Store
+from semel.store import Store, TransactionSource
 from semel.wsgi.answers import respond, start_undirected
 from semel.wsgi.exchange import Exchange
 from semel.wsgi.request import headers_of, path_of, root_of
@@ -45,7 +47,7 @@ class IdempotencyMiddleware:
         self,
         app: WSGIApplication,
         *,
-        store: Store | str,
+        store: Store | TransactionSource | str,
         policy: Policy = Policy(),
         rules: Iterable[Rule] = (),
         identify: Identify | None = None,
@@ -60,16 +62,25 @@ class IdempotencyMiddleware:
         bound = getattr(store, "in_transactions", False)
         self.gate = Gate(policy, rules, publish=publish, secret=secret, on_event=listener, in_transactions=bound)
         self.owns_store = isinstance(store, str)
-        self.store: Store = open_store(store) if isinstance(store, str) else store
-        if inspect.iscoroutinefunction(self.store.claim):
-            raise TypeError(f"{type(store).__name__} is an async store; open one for WSGI with semel.open_store(url)")
+        opened: Any = open_store(store) if isinstance(store, str) else store
+        if inspect.iscoroutinefunction(opened.close):
+            raise TypeError(
+                f"{type(store).__name__} is an async store; open one for WSGI with semel.open_store(url)"
+                if not bound
+                else f"{type(store).__name__} is for tasks; WSGI takes semel.transaction.TransactionStore"
+            )
+        self.store: Store = opened
+        # Under exactly-once each request asks a store of its own, which is its transaction.
+        self.transactions: TransactionSource | None = opened if bound else None
         if inspect.iscoroutinefunction(identify):
             raise TypeError("identify= is a coroutine function, and WSGI has no event loop: give a plain function")
         self.identify = identify
         quotas = Quotas(quota_storage)
         if self.gate.has_quota:
             _ = quotas.limiter  # says at start-up what is missing
-        self.perform = performer(self.store, listener, counting(quotas))
+        self._listener = listener
+        self._counting = counting(quotas)
+        self.perform = self.perform_on(self.store)
         self.keeper = Keeper(self.store, listener)
         self.background = Background()
         self.waiters = Waiters(waiters_max)
@@ -93,6 +104,10 @@ class IdempotencyMiddleware:
         if isinstance(admitted, Refused):
             return respond(start_response, answers.refused(admitted.kind, admitted.detail))
         return Exchange(self, admitted, answers, environ, headers, start_response).run()
+
+    def perform_on(self, store: Store) -> Callable[[Effect[Any]], Any]:
+        """What performs the effects of plans on `store`."""
+        return performer(store, self._listener, self._counting)
 
     def admit(self, environ: WSGIEnvironment, headers: Headers) -> Admitted | Refused | None:
         return self.gate.admit(environ["REQUEST_METHOD"], path_of(environ), headers)
@@ -124,4 +139,11 @@ class IdempotencyMiddleware:
         found = published(self.gate, path, headers_of(environ), root=root, marks=self.marked)
         if not isinstance(found, Monitored):
             return found
-        return drive(self.gate.monitor(found, self.tenant(environ), root), self.perform)
+        plan = self.gate.monitor(found, self.tenant(environ), root)
+        if self.transactions is None:
+            return drive(plan, self.perform)
+        looking = self.transactions.request()
+        try:
+            return drive(plan, self.perform_on(looking))
+        finally:
+            looking.end()

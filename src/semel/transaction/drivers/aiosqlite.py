@@ -50,6 +50,10 @@ class AiosqliteDriver:
     async def flush(self) -> None:
         """There is no ORM."""
 
+    def is_lost(self) -> bool:
+        """There is no network."""
+        return False
+
 
 def _plain(row: Any) -> tuple[Any, ...]:
     """The connection's own row factory made it: a tuple, a row, or a dictionary in the same order."""

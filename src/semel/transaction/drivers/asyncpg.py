@@ -43,3 +43,6 @@ class AsyncpgDriver:
 
     async def flush(self) -> None:
         """There is no ORM."""
+
+    def is_lost(self) -> bool:
+        return bool(self._connection.is_closed())

@@ -67,3 +67,7 @@ class DjangoDriver:
 
     def flush(self) -> None:
         """Django's ORM holds nothing back."""
+
+    def is_lost(self) -> bool:
+        below = self._connection.connection
+        return below is None or bool(getattr(below, "closed", False))

@@ -61,6 +61,9 @@ class PsycopgDriver:
     def flush(self) -> None:
         """There is no ORM."""
 
+    def is_lost(self) -> bool:
+        return self._connection.closed
+
 
 class AsyncPsycopgDriver:
     dialect = Dialect.POSTGRES
@@ -93,3 +96,6 @@ class AsyncPsycopgDriver:
 
     async def flush(self) -> None:
         """There is no ORM."""
+
+    def is_lost(self) -> bool:
+        return self._connection.closed

@@ -122,6 +122,12 @@ class SqlalchemyDriver:
             with translated():
                 self._source.flush()
 
+    def is_lost(self) -> bool:
+        """A session does not say so: its errors do."""
+        from sqlalchemy.orm import Session
+
+        return not isinstance(self._source, Session) and (self._source.closed or self._source.invalidated)
+
     def _connection(self) -> Connection:
         from sqlalchemy.orm import Session
 
@@ -170,6 +176,9 @@ class AsyncSqlalchemyDriver:
 
     async def flush(self) -> None:
         await self._source.run_sync(lambda _: self._driver.flush())
+
+    def is_lost(self) -> bool:
+        return self._driver.is_lost()
 
 
 def _dialect(source: Connection | Session) -> Any:

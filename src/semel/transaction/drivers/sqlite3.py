@@ -51,3 +51,7 @@ class SqliteDriver:
 
     def flush(self) -> None:
         """There is no ORM."""
+
+    def is_lost(self) -> bool:
+        """There is no network."""
+        return False

@@ -1,0 +1,221 @@
+"""The work of one keyed request under exactly-once: one task begins its transaction, runs, commits, and then answers.
+
+That task alone uses the connection, and ends the transaction whatever happens to it. Nothing is settled before the
+answer is whole, and nothing is sent before the transaction has ended. A task that is cancelled in the middle of its
+commit simply ends: whether the commit went through is for the repeat to find out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from enum import Enum
+from typing import TYPE_CHECKING, assert_never
+
+from semel.admission import Answered, Keyed, Unprotected
+from semel.answers import NO_ANSWER, Ended
+from semel.asgi.execution import UNSTORABLE, Execution, Unfinished
+from semel.asgi.types import Message, Receive, Scope, Send, send_response
+from semel.core import http
+from semel.core.decisions import Run, Settlement
+from semel.core.http import Response
+from semel.core.records import Lease
+from semel.core.tables import Ending
+from semel.drive import adrive
+from semel.errors import NotExecuted, OutcomeUnknown
+from semel.held import HeldBody
+from semel.running import Operation, Outside, enter
+from semel.tasks import report
+
+if TYPE_CHECKING:
+    from semel.asgi.middleware import IdempotencyMiddleware
+    from semel.transaction.http import AsyncRequestTransaction
+
+
+class Stage(Enum):
+    """How far the answer is."""
+
+    COLLECTING = "the application is answering"
+    WHOLE = "its answer is complete, and an exception may still follow"
+    SETTLED = "the transaction has ended, and the answer is decided"
+
+
+class TransactionExecution:
+    """Runs one request. The caller may leave at any moment; what has begun goes on."""
+
+    def __init__(
+        self,
+        front: IdempotencyMiddleware,
+        keyed: Keyed,
+        transaction: AsyncRequestTransaction[object],
+        body: bytes,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        self._front = front
+        self._keyed = keyed
+        self._transaction = transaction
+        self._perform = front.perform_on(transaction)
+        self._body: bytes | None = body
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._caller_left = False
+        self._answering = False
+        self._began: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._answered = asyncio.Event()
+        # The answer, as the application gives it.
+        self._stage = Stage.COLLECTING
+        self._status = 0
+        self._headers: http.Headers = ()
+        self._held = HeldBody(transaction.held_max)
+        self._pending: Ended | None = None
+
+    async def outlive_caller(self) -> None:
+        """Run in a task that goes on when the caller leaves."""
+        work = self._front.tasks.spawn(self._work())
+        accept_s = self._keyed.accept_s
+        try:
+            if accept_s is None or not await self._accept_after(work, accept_s):
+                await asyncio.shield(work)
+        except asyncio.CancelledError:
+            self._caller_left = True
+            raise
+        finally:
+            if not work.done():
+                work.add_done_callback(report)
+
+    async def _accept_after(self, work: asyncio.Task[None], wait_s: int) -> bool:
+        """Answer 202 when the work takes longer than the caller prefers to wait. The work goes on."""
+        await asyncio.wait({work, self._began}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({work}, timeout=wait_s)
+        if self._answering or work.done() or not self._front.tasks.may_detach(work):
+            return False
+        self._answering = True
+        await send_response(self._send, self._keyed.accepted())
+        return True
+
+    async def _work(self) -> None:
+        try:
+            begun = await adrive(self._keyed.begin(), self._perform)
+            match begun:
+                case Run(lease):
+                    if not self._caller_left:  # else nothing has begun, and there is no caller to answer
+                        await self._run(lease)
+                case Answered(response):
+                    await self._respond(response, (response.body,))
+                case Unprotected():
+                    body, self._body = self._body or b"", None
+                    unprotected = Execution(self._front, self._keyed, body, self._scope, self._receive, self._send)
+                    await unprotected.outlived(begun)
+                case _:
+                    assert_never(begun)
+        finally:
+            self._held.close()
+            await self._transaction.end()
+
+    async def _run(self, lease: Lease) -> None:
+        self._began.set_result(None)
+        self._operation = Operation(lease, transaction=self._transaction)
+        if extensions := self._scope.get("extensions"):
+            kept = {name: value for name, value in extensions.items() if name not in UNSTORABLE}
+            self._scope["extensions"] = kept
+        enter(self._operation)
+        try:
+            await self._front.app(self._scope, self._replay_body, self._take)
+        except BaseException as error:
+            await self._raised(error)
+            if not isinstance(error, NotExecuted | OutcomeUnknown):
+                raise
+            return
+        if self._pending is not None and self._stage is Stage.WHOLE:
+            await self._finish(self._pending)
+        elif self._stage is Stage.COLLECTING:
+            await self._finish(self._keyed.raised())
+            which = f"{self._scope['method']} {self._scope['path']}"
+            raise Unfinished(f"the application returned with its answer to {which} unfinished")
+
+    async def _raised(self, error: BaseException) -> None:
+        """The application raised. If its answer is settled already, that stands."""
+        if self._stage is Stage.SETTLED:
+            return
+        undone = self._operation.nothing_was_done or isinstance(error, tuple(self._keyed.policy.release_exceptions))
+        if self._keyed.answers.declared(error) is None and (undone or not isinstance(error, Exception)):
+            ending = Ending.NOTHING_DONE if isinstance(error, Exception) else Ending.INTERRUPTED
+            await self._settle(Ended(ending, None, NO_ANSWER))  # the framework answers, if there is a caller left
+        else:
+            await self._finish(self._keyed.raised(error))
+
+    # What the application asks for and sends
+
+    async def _replay_body(self) -> Message:
+        """The body that was read. That the client left is told when the answer is complete."""
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        await self._answered.wait()
+        with Outside():
+            return await self._receive()
+
+    async def _take(self, message: Message) -> None:
+        """What the application sends. The first message that says so ends the answer; nothing changes it later."""
+        if self._stage is not Stage.COLLECTING:
+            return
+        kind = message["type"]
+        if kind == "http.response.start":
+            if self._status:
+                raise RuntimeError("the application started its answer twice")
+            self._status = message["status"]
+            self._headers = tuple([(bytes(name), bytes(value)) for name, value in message.get("headers", ())])
+        elif kind == "http.response.body":
+            if not self._status:
+                raise RuntimeError("the application sent a body before the start of its answer")
+            self._held.add(message.get("body", b""))
+            if not message.get("more_body", False):
+                await self._complete_answer()
+
+    async def _complete_answer(self) -> None:
+        """Frameworks answer 500 for an exception and then let it go on, so such an answer waits for that."""
+        self._stage = Stage.WHOLE
+        self._answered.set()
+        if self._status < 400:
+            await self._transaction.flush()
+        self._pending = self._judge()
+        if self._status < 500:
+            await self._finish(self._pending)
+
+    def _judge(self) -> Ended:
+        too_large = self._held.size > self._keyed.policy.result_max
+        response = Response(self._status, self._headers, b"" if too_large else self._held.whole())
+        return self._keyed.answered(response, self._operation, too_large=too_large)
+
+    # How it ends
+
+    async def _settle(self, done: Ended) -> Settlement:
+        """End the transaction."""
+        settlement = await adrive(self._keyed.settle(self._operation.lease, done), self._perform)
+        self._stage = Stage.SETTLED
+        return settlement
+
+    async def _finish(self, done: Ended) -> None:
+        """End the transaction, then answer. What was too large to keep is sent from where it is held."""
+        settlement = await self._settle(done)
+        response = self._keyed.answers.settled(settlement, done)
+        is_long = self._held.size > self._keyed.policy.result_max and not response.body
+        await self._respond(response, self._held.chunks() if is_long else (response.body,))
+
+    async def _respond(self, response: Response, parts: Iterable[bytes]) -> None:
+        """Send the one answer of this request, unless its caller has left or was told 202."""
+        if self._answering or self._caller_left:
+            return
+        self._answering = True
+        with Outside():
+            start = {"type": "http.response.start", "status": response.status, "headers": list(response.headers)}
+            await self._send(start)
+            before: bytes | None = None
+            for part in parts:
+                if before is not None:
+                    await self._send({"type": "http.response.body", "body": before, "more_body": True})
+                before = part
+            await self._send({"type": "http.response.body", "body": before or b"", "more_body": False})
