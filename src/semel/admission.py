@@ -14,6 +14,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from semel.answers import Answers, Ended
+from semel.codecs.responses import NotKept
 from semel.core.decisions import InFlight, Replay, Run, Settlement, Undecided
 from semel.core.effects import Claim, Emit, Plan, Read, do
 from semel.core.http import REPEAT_LATER, Response
@@ -175,10 +176,10 @@ class Keyed:
         if self._transaction is None:  # else the request itself rolls back
             self._front.abandon_later(unsure(self._claim))
 
-    def answered(self, response: Response, operation: Operation, *, too_large: bool = False) -> Ended:
+    def answered(self, response: Response, operation: Operation, *, too_large: NotKept | None = None) -> Ended:
         """The application answered, or its framework did for an exception that it has reported.
 
-        A body that is `too_large` to keep is not in `response`.
+        A body that is too large to keep is not in `response`; `too_large` says what is known of the work then.
         """
         error, failed = operation.reported, response.status >= 500
         if error is not None and failed and not operation.nothing_was_done:
@@ -186,8 +187,9 @@ class Keyed:
                 return Ended(Ending.NOTHING_DONE, None, response)
             return self.raised(error)
         undone = operation.nothing_was_done or (failed and self._rolled_back(error) != "")
-        judge = self.answers.too_large if too_large else self.answers.answered
-        return judge(response, self.policy, nothing_done=undone)
+        if too_large is not None:
+            return self.answers.too_large(response, self.policy, nothing_done=undone, known=too_large)
+        return self.answers.answered(response, self.policy, nothing_done=undone)
 
     def raised(self, error: BaseException | None = None) -> Ended:
         """The work raised. If the database had rolled its transaction back, nothing was done, and a repeat runs."""

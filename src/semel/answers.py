@@ -9,6 +9,7 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from semel.codecs import responses
+from semel.codecs.responses import NotKept
 from semel.core import http
 from semel.core.decisions import Decision, NotStored, Replay, Run, Settlement, Stored, Superseded, Undecided
 from semel.core.http import Response
@@ -25,6 +26,10 @@ LOOKED_AT = http.MARKS | {DIRECTIVE} | http.DROPPED
 """Headers that mean something to us in an application's answer, or are not kept. Most answers have none of them."""
 PATH_SAFE = "/:@!$&'()*+,;=~"
 """What a path may hold unquoted (RFC 3986), so that a path quoted here equals the one that most clients send."""
+STILL_ANSWERING = (
+    "The operation was started, and was answering with more than is kept. How it ended is not recorded. It will not "
+    "run again under this key. Read its state from the resource."
+)
 REFUSED_WRITES = (
     "internal-error",
     "The database refused to commit what the request wrote, and rolled it back. Nothing was done; a repeat runs again.",
@@ -86,12 +91,14 @@ class Answers:
             return Ended(Ending.TOO_LARGE, responses.tombstone(ok=ok), response, kept_ms)
         return Ended(ending, responses.encode(kept, ok=ok), response, kept_ms)
 
-    def too_large(self, response: Response, policy: Policy, *, nothing_done: bool) -> Ended:
-        """The work is answering with more than is kept."""
+    def too_large(
+        self, response: Response, policy: Policy, *, nothing_done: bool, known: NotKept = NotKept.ENDED
+    ) -> Ended:
+        """The work answers with more than is kept; `known` says whether it has ended."""
         done = self.answered(response, policy, nothing_done=nothing_done)
         if done.result is None:
             return done
-        return Ended(Ending.TOO_LARGE, responses.tombstone(ok=done.result.ok), done.response, done.kept_ms)
+        return Ended(Ending.TOO_LARGE, responses.tombstone(known, ok=done.result.ok), done.response, done.kept_ms)
 
     def raised(self) -> Ended:
         """The work raised: a stable problem is the answer, for the first caller too."""
@@ -147,7 +154,15 @@ class Answers:
             stored = responses.decode(result, http.REPLAYED)
         except RecordUnreadable:
             return self.problem("record-unreadable")
-        return self.problem("result-not-kept") if stored is None else stored
+        if isinstance(stored, Response):
+            return stored
+        return self.problem("result-not-kept", "" if stored is NotKept.ENDED else STILL_ANSWERING)
+
+
+def known_of(headers: http.Headers, size: int) -> NotKept:
+    """What is known of work that has answered `size` bytes so far: it has ended if that is all it announced."""
+    announced = [value for name, value in headers if name.lower() == b"content-length"]
+    return NotKept.ENDED if announced == [b"%d" % size] else NotKept.ANSWERING
 
 
 def without_directives(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

@@ -361,7 +361,18 @@ async def test_a_stream_that_breaks_off_after_the_tombstone_stays_protected() ->
     with pytest.raises(LookupError):
         await front.ask(wire)
     assert (wire.status, wire.body) == (200, b"x" * 500)
-    assert ((await front.ask()).problem, work.effects) == ("result-not-kept", 1)
+    again = await front.ask()
+    assert (again.problem, work.effects) == ("result-not-kept", 1)
+    assert b"How it ended is not recorded" in again.body, "nobody may say that it was carried out"
+
+
+@on_loop
+async def test_a_large_answer_that_is_whole_was_carried_out() -> None:
+    front = Front(Work(reply(200, b"x" * 300)), Policy(result_max=150))
+    await front.ask()
+    again = await front.ask()
+    assert again.problem == "result-not-kept"
+    assert b"was carried out" in again.body
 
 
 @on_loop

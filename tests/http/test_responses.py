@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from semel import RecordUnreadable, Result
 from semel.codecs import responses
+from semel.codecs.responses import NotKept
 from semel.core.http import Response
 
 headers = st.lists(st.tuples(st.binary(max_size=20), st.binary(max_size=20)), max_size=5).map(tuple)
@@ -18,7 +19,8 @@ def test_every_answer_comes_back_as_it_was(status: int, sent: tuple[tuple[bytes,
 
 
 def test_a_tombstone_is_no_answer() -> None:
-    assert responses.decode(responses.tombstone(ok=False)) is None
+    assert responses.decode(responses.tombstone(ok=False)) is NotKept.ENDED
+    assert responses.decode(responses.tombstone(NotKept.ANSWERING, ok=True)) is NotKept.ANSWERING
     assert responses.tombstone(ok=False).ok is False
 
 

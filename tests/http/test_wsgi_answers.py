@@ -154,6 +154,13 @@ def test_an_answer_that_is_too_large_is_delivered_whole_and_lazily_after_its_tom
     iterable.close()  # type: ignore[attr-defined]
     again = served()
     assert (again.status, again.kind, served.work.effects, served.work.closed) == (409, "result-not-kept", 1, 1)
+    assert b"How it ended is not recorded" in again.body
+
+
+def test_a_large_answer_that_is_whole_was_carried_out() -> None:
+    served = Served(text(b"x" * 300, headers=[("Content-Length", "300")]), policy=SMALL)
+    assert served().status == 200
+    assert b"was carried out" in served().body
 
 
 def test_a_limit_is_a_limit() -> None:

@@ -6,8 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from semel.admission import Keyed, Unprotected
-from semel.answers import NO_ANSWER, Ended, without_directives
+from semel.answers import NO_ANSWER, Ended, known_of, without_directives
 from semel.asgi.types import Message, Receive, Scope, Send, send_response
+from semel.codecs.responses import NotKept
 from semel.core import http
 from semel.core.decisions import STORED, Run, Settlement, Superseded
 from semel.core.http import Response
@@ -258,7 +259,9 @@ class Execution:
     async def _overflow(self, more: bool) -> None:
         """Too large to keep: a tombstone is stored first, then the answer streams on, whole."""
         answers, response = self._keyed.answers, Response(self._status, self._headers, b"")
-        done = answers.too_large(response, self._keyed.policy, nothing_done=self.operation.nothing_was_done)
+        known = known_of(self._headers, self._size) if more else NotKept.ENDED
+        undone = self.operation.nothing_was_done
+        done = answers.too_large(response, self._keyed.policy, nothing_done=undone, known=known)
         settlement: Settlement = await asyncio.shield(self._front.tasks.spawn(self._settle(done)))
         final = answers.settled(settlement, done)
         body = b"".join(self._chunks)

@@ -16,6 +16,7 @@ from semel.admission import Answered, Keyed, Unprotected
 from semel.answers import NO_ANSWER, Ended
 from semel.asgi.execution import UNSTORABLE, Execution, Unfinished
 from semel.asgi.types import Message, Receive, Scope, Send, send_response
+from semel.codecs.responses import NotKept
 from semel.core import http
 from semel.core.decisions import Run, Settlement
 from semel.core.http import Response
@@ -188,7 +189,7 @@ class TransactionExecution:
     def _judge(self) -> Ended:
         too_large = self._held.size > self._keyed.policy.result_max
         response = Response(self._status, self._headers, b"" if too_large else self._held.whole())
-        return self._keyed.answered(response, self._operation, too_large=too_large)
+        return self._keyed.answered(response, self._operation, too_large=NotKept.ENDED if too_large else None)
 
     # How it ends
 

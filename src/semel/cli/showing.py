@@ -12,6 +12,7 @@ import click
 
 from semel.clock import wall_ms
 from semel.codecs import responses
+from semel.codecs.responses import NotKept
 from semel.core.records import Record, Result
 from semel.errors import RecordUnreadable
 from semel.store import Filter, Inspectable, seen_as
@@ -121,8 +122,8 @@ def answer(result: Result | None, body_max: int) -> dict[str, Any] | None:
         response = responses.decode(result)
     except RecordUnreadable:
         return shown | preview(result.payload, body_max)
-    if response is None:
-        return shown | {"kept": False}
+    if isinstance(response, NotKept):
+        return shown | {"kept": False, "ended": response is NotKept.ENDED}
     headers = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in response.headers]
     return shown | {"status": response.status, "headers": headers} | preview(response.body, body_max)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import Enum
+
 import msgspec
 
 from semel.core.http import Response
@@ -10,7 +12,16 @@ from semel.errors import RecordUnreadable
 
 FORMAT = "http.1"
 TOMBSTONE = "http-not-kept.1"
-"""The effect happened and stays protected; its answer was too large to keep."""
+"""The effect stays protected; its answer was too large to keep."""
+
+
+class NotKept(Enum):
+    """What a tombstone, which stands for an answer that was not kept, knows about the work."""
+
+    ENDED = b""
+    ANSWERING = b"answering"
+    """The work was still answering when this was stored. How it ended is not recorded."""
+
 
 Stored = tuple[int, tuple[tuple[bytes, bytes], ...], bytes]
 _encoder = msgspec.msgpack.Encoder()
@@ -21,14 +32,14 @@ def encode(response: Response, *, ok: bool) -> Result:
     return Result(FORMAT, _encoder.encode((response.status, response.headers, response.body)), ok=ok)
 
 
-def tombstone(*, ok: bool) -> Result:
-    return Result(TOMBSTONE, b"", ok=ok)
+def tombstone(known: NotKept = NotKept.ENDED, *, ok: bool) -> Result:
+    return Result(TOMBSTONE, known.value, ok=ok)
 
 
-def decode(result: Result, *marks: tuple[bytes, bytes]) -> Response | None:
-    """The stored answer, with `marks` as its last headers, or None for a tombstone."""
+def decode(result: Result, *marks: tuple[bytes, bytes]) -> Response | NotKept:
+    """The stored answer, with `marks` as its last headers, or what its tombstone knows."""
     if result.format == TOMBSTONE:
-        return None
+        return NotKept.ANSWERING if result.payload == NotKept.ANSWERING.value else NotKept.ENDED
     if result.format != FORMAT:
         raise RecordUnreadable(
             f"the stored answer has format {result.format!r}, and this version of semel reads {FORMAT!r}"

@@ -83,9 +83,9 @@ PROBLEMS: Mapping[str, Kind] = MappingProxyType(
         ),
         "result-not-kept": Kind(
             409,
-            "The request was carried out, but its answer was not kept",
+            "The answer to the first request was not kept",
             False,
-            "The operation is done and will not run again. Read its state from the resource.",
+            "The operation was carried out and will not run again. Read its state from the resource.",
         ),
         "key-expired": Kind(
             410,

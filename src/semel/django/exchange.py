@@ -10,6 +10,7 @@ from django.http.response import HttpResponseBase
 
 from semel.admission import Answered, Keyed, Unprotected
 from semel.answers import NO_ANSWER, Answers, Ended
+from semel.codecs.responses import NotKept
 from semel.core import http
 from semel.core.decisions import NotStored, Run, Superseded
 from semel.core.effects import Plan
@@ -171,10 +172,17 @@ class Exchange:
             return self._raised(self.operation.reported)
         assert self.keyed is not None
         try:
-            return self.keyed.answered(answer, self.operation, too_large=body is None)
+            return self.keyed.answered(
+                answer, self.operation, too_large=self._known(response) if body is None else None
+            )
         except ValueError as error:  # a directive that is not known
             self.front.report(self.request, error)
             return self.answers.raised()
+
+    def _known(self, response: HttpResponseBase) -> NotKept:
+        """What is known of the work of an answer that is too large to keep."""
+        streams_on = response.streaming and self.transaction is None
+        return NotKept.ANSWERING if streams_on else NotKept.ENDED
 
     def _raised(self, error: Exception) -> Ended:
         assert self.keyed is not None

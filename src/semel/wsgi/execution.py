@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from wsgiref.util import FileWrapper
 
 from semel.admission import Keyed
-from semel.answers import NO_ANSWER, Ended
+from semel.answers import NO_ANSWER, Ended, known_of
+from semel.codecs.responses import NotKept
 from semel.core.decisions import Settlement, Superseded
 from semel.core.http import Headers, Response
 from semel.core.records import Lease
@@ -191,7 +192,8 @@ class Execution:
             operation.nothing_done()
         collected = self._chunks if self._held is None else self._held.chunks()
         response = Response(self._status, self._headers, b"".join(collected) if whole else b"")
-        return self.keyed.answered(response, operation, too_large=not whole)
+        known = NotKept.ENDED if self._held is not None else known_of(self._headers, self._size)
+        return self.keyed.answered(response, operation, too_large=None if whole else known)
 
     def _ended_by(self, error: BaseException) -> Ended | None:
         """What work that raised is answered with; None when the exception goes on instead of an answer."""
