@@ -80,10 +80,9 @@ class RequestPlans(Generic[C]):
     # Plans
 
     def claiming(self, claim: Claim) -> Plan[Claimed]:
-        twin = self._twins.keys.enter(claim)
-        if twin is not None:
-            return _held(twin)
-        self._claim = claim
+        first = self._twins.keys.first(claim.key)
+        if first is not None:
+            return _held(first)
         try:
             reply = yield from self._insert(claim)
         except StepFailed as failed:
@@ -94,6 +93,8 @@ class RequestPlans(Generic[C]):
         if isinstance(reply, Occupied):
             yield from self.ending()
             return reply
+        self._claim = claim
+        self._twins.keys.enter(claim)
         return Acquired(Lease(claim.key, claim.owner, 1, wall_ms() + claim.lease_ms))
 
     def flushing(self) -> Plan[None]:

@@ -7,7 +7,6 @@ that saves connections: the unique key in the database decides, and nothing here
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 
@@ -20,26 +19,20 @@ POLLS_MS = (10, 20, 50, 100, 200)
 
 
 class OpenKeys:
-    """Which claim has which key. A key is entered by one request at a time."""
+    """Which claim was granted which key, for as long as its transaction is open."""
 
     def __init__(self) -> None:
         self._claims: dict[Key, Claim] = {}
-        self._lock = threading.Lock()
 
-    def enter(self, claim: Claim) -> Claim | None:
-        """Take the key, or say which claim has it."""
-        with self._lock:
-            first = self._claims.setdefault(claim.key, claim)
-        return None if first.owner == claim.owner else first
+    def enter(self, claim: Claim) -> None:
+        self._claims[claim.key] = claim
 
     def leave(self, claim: Claim) -> None:
-        with self._lock:
-            if self.has(claim):
-                del self._claims[claim.key]
+        if self.first(claim.key) is claim:
+            del self._claims[claim.key]
 
-    def has(self, claim: Claim) -> bool:
-        found = self._claims.get(claim.key)
-        return found is not None and found.owner == claim.owner
+    def first(self, key: Key) -> Claim | None:
+        return self._claims.get(key)
 
     def __contains__(self, key: Key) -> bool:
         return key in self._claims
