@@ -17,6 +17,7 @@ import msgspec
 from semel import Fingerprint, Key, Policy, Record, RecordUnreadable, RequestParts, Result, StoreMisconfigured
 from semel.codecs import responses
 from semel.codecs.canonical import canonical_json
+from semel.codecs.origins import Origin
 from semel.codecs.seal import FORMAT, Seal
 from semel.conditional import ETag, Malformed, refusal, tags
 from semel.core.keys import KeyMalformed, parse_key, read_key
@@ -37,6 +38,7 @@ GATE = Gate(ANY, secret=b"s" * 32)
 MONITORS = Monitors("/.well-known/idempotency", b"s" * 32)
 SEAL = Seal({"k": b"k" * 32})
 KEY = Key("tenant", "POST /pay", "name")
+ORIGIN = Origin(KEY, "v1:same", 1, "owner")
 OWNER = re.compile(r"(?=.{20,64}$)[!-+\--~]{20,22}(\.[0-9A-Za-z._-]{0,43})?")
 
 
@@ -115,9 +117,9 @@ def _is_a_record(record: Record) -> None:
 
 def sealed_result(data: bytes) -> None:
     with contextlib.suppress(RecordUnreadable):
-        SEAL.open(KEY, Result(FORMAT, data))
+        SEAL.open(ORIGIN, Result(FORMAT, data))
         raise AssertionError("it opened, and nobody had sealed it")
-    assert SEAL.open(KEY, SEAL.seal(KEY, Result("text", data))) == Result("text", data)
+    assert SEAL.open(ORIGIN, SEAL.seal(ORIGIN, Result("text", data))) == Result("text", data)
 
 
 def store_url(data: bytes) -> None:

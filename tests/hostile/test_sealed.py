@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,9 +12,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import semel.store
-from semel import Key, Record, RecordUnreadable, Result, StoreMisconfigured
+from semel import Acquired, Key, Record, RecordUnreadable, Result, StoreMisconfigured
 from semel.asgi import IdempotencyMiddleware
 from semel.clock import wall_ms
+from semel.codecs.origins import REMEMBERED_MAX, Origin, Origins
 from semel.codecs.seal import FORMAT, Seal
 from semel.codecs.sealed import AsyncSealed, Sealed
 from semel.core.records import State
@@ -26,6 +28,7 @@ from semel.testing.calls import ANSWER, RETENTION_MS, claim, complete, granted, 
 OLD, NEW = {"old": b"o" * 32}, {"new": b"n" * 32}
 SECRET = Result("http.1", b"a secret answer")
 KEY = Key("tenant", "POST /pay", "k")
+ORIGIN = Origin(KEY, "v1:same", 1, "owner")
 
 
 class TestSealedMemoryStore(StoreContract):
@@ -80,7 +83,7 @@ def test_a_file_does_not_hold_the_answer_in_the_clear(tmp_path: Path) -> None:
 
 def test_the_same_answer_is_sealed_differently_each_time() -> None:
     seal = Seal(NEW)
-    assert len({seal.seal(KEY, SECRET).payload for _ in range(100)}) == 100
+    assert len({seal.seal(ORIGIN, SECRET).payload for _ in range(100)}) == 100
 
 
 def test_rotation_old_keys_open_and_the_first_one_seals() -> None:
@@ -114,37 +117,50 @@ def test_a_wrong_key_under_the_right_id_does_not_open() -> None:
 @pytest.mark.parametrize("part", ["tenant", "scope", "name"])
 def test_a_sealed_result_moved_to_another_key_does_not_open(part: str) -> None:
     seal = Seal(NEW)
-    sealed = seal.seal(KEY, SECRET)
+    sealed = seal.seal(ORIGIN, SECRET)
+    assert seal.open(ORIGIN, sealed) == SECRET
     with pytest.raises(RecordUnreadable, match="belongs to another key"):
-        seal.open(replace(KEY, **{part: "elsewhere"}), sealed)
+        seal.open(replace(ORIGIN, key=replace(KEY, **{part: "elsewhere"})), sealed)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"fingerprint": "v1:other"}, {"attempt": 2}, {"owner": "another"}, {"owner": "", "created_ms": 1}],
+    ids=lambda other: " ".join(other),
+)
+def test_a_sealed_result_moved_to_another_life_of_its_key_does_not_open(other: dict[str, Any]) -> None:
+    seal = Seal(NEW)
+    sealed = seal.seal(ORIGIN, SECRET)
+    with pytest.raises(RecordUnreadable, match="earlier life"):
+        seal.open(replace(ORIGIN, **other), sealed)
 
 
 def test_no_part_of_a_key_can_imitate_another() -> None:
     seal = Seal(NEW)
     with pytest.raises(RecordUnreadable):
-        seal.open(Key("ab", "c", "d"), seal.seal(Key("a", "bc", "d"), SECRET))
+        seal.open(replace(ORIGIN, key=Key("ab", "c", "d")), seal.seal(replace(ORIGIN, key=Key("a", "bc", "d")), SECRET))
 
 
 def test_a_failure_cannot_be_made_a_success() -> None:
     seal = Seal(NEW)
-    sealed = seal.seal(KEY, replace(SECRET, ok=False))
+    sealed = seal.seal(ORIGIN, replace(SECRET, ok=False))
     with pytest.raises(RecordUnreadable):
-        seal.open(KEY, replace(sealed, ok=True))
+        seal.open(ORIGIN, replace(sealed, ok=True))
 
 
 @given(st.data())
 def test_every_changed_byte_is_noticed(data: st.DataObject) -> None:
     seal = Seal(NEW)
-    payload = bytearray(seal.seal(KEY, SECRET).payload)
+    payload = bytearray(seal.seal(ORIGIN, SECRET).payload)
     payload[data.draw(st.integers(0, len(payload) - 1))] ^= data.draw(st.integers(1, 255))
     with pytest.raises(RecordUnreadable):
-        seal.open(KEY, Result(FORMAT, bytes(payload)))
+        seal.open(ORIGIN, Result(FORMAT, bytes(payload)))
 
 
 @given(st.binary(max_size=100))
 def test_any_bytes_are_unreadable(payload: bytes) -> None:
     with pytest.raises(RecordUnreadable):
-        Seal(NEW).open(KEY, Result(FORMAT, payload))
+        Seal(NEW).open(ORIGIN, Result(FORMAT, payload))
 
 
 def test_results_from_before_are_refused_unless_they_are_allowed() -> None:
@@ -153,6 +169,18 @@ def test_results_from_before_are_refused_unless_they_are_allowed() -> None:
     with pytest.raises(RecordUnreadable, match="allow_plain=True"):
         Sealed(within, keys=NEW).get(KEY)
     assert stored(Sealed(within, keys=NEW, allow_plain=True)) == SECRET
+
+
+@pytest.mark.parametrize("allow_plain", [False, True])
+@pytest.mark.parametrize("format", ["sealed.1", "sealed.3"])
+def test_what_another_version_has_sealed_is_unreadable_by_name(format: str, allow_plain: bool) -> None:
+    """A result of the first format is bound to its key alone: it could be one of an earlier life."""
+    within = MemoryStore()
+    assert complete(within, granted(claim(within, KEY, "owner")), Result(format, b"\3new" + bytes(60)))
+    store = Sealed(within, keys=NEW, allow_plain=allow_plain)
+    for look in (lambda: store.get(KEY), lambda: claim(store, KEY, "another")):
+        with pytest.raises(RecordUnreadable, match=f"has format '{format}'.*opens 'sealed.2' only"):
+            look()
 
 
 def test_an_operator_s_result_is_sealed_too() -> None:
@@ -164,6 +192,97 @@ def test_an_operator_s_result_is_sealed_too() -> None:
     assert store.resolve(held(store, KEY), ANSWER, retention_ms=RETENTION_MS)
     assert stored(store) == ANSWER
     assert stored(within).format == FORMAT
+
+
+class Lives:
+    """A key that lives twice, in a store whose rows can be written to."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.within = MemoryStore(clock=self.clock)
+        self.store = Sealed(self.within, keys=NEW)
+
+    def live(self, fingerprint: str, owner: str, *, resolved: bool = False) -> Record:
+        """One life: claimed, and completed or resolved by an operator. Says what is stored."""
+        lease = granted(claim(self.store, KEY, owner, fingerprint=fingerprint))
+        if resolved:
+            self.clock.advance(60_000)
+            assert self.store.resolve(held(self.store, KEY), SECRET, retention_ms=RETENTION_MS)
+        else:
+            assert complete(self.store, lease, SECRET)
+        assert stored(self.store) == SECRET
+        return held(self.within, KEY)
+
+    def end(self) -> None:
+        self.clock.advance(RETENTION_MS * 2)
+        assert self.store.get(KEY) is None
+
+    def put(self, record: Record) -> None:
+        self.within._records._records[KEY] = record
+
+
+@pytest.mark.parametrize("resolved", [False, True], ids=["completed", "resolved"])
+@pytest.mark.parametrize("fingerprint", ["v1:same", "v1:other"])
+def test_an_answer_of_an_earlier_life_does_not_open_in_a_later_one(fingerprint: str, resolved: bool) -> None:
+    lives = Lives()
+    earlier = lives.live("v1:same", "first", resolved=resolved)
+    lives.end()
+    later = lives.live(fingerprint, "second", resolved=resolved)
+    lives.put(replace(later, result=earlier.result))
+    with pytest.raises(RecordUnreadable, match="earlier life"):
+        lives.store.get(KEY)
+    with pytest.raises(RecordUnreadable, match="earlier life"):
+        claim(lives.store, KEY, "third", fingerprint=fingerprint)
+
+
+def test_an_answer_moved_with_its_owner_does_not_answer_another_request() -> None:
+    lives = Lives()
+    earlier = lives.live("v1:same", "first")
+    lives.end()
+    later = lives.live("v1:other", "second")
+    lives.put(replace(later, result=earlier.result, owner=earlier.owner))
+    with pytest.raises(RecordUnreadable):
+        lives.store.get(KEY)
+
+
+def test_an_operator_s_answer_to_a_key_that_was_freed_and_claimed_again_opens() -> None:
+    """The store goes by owner and attempt: what nobody owns looks alike in two lives."""
+    lives = Lives()
+    seen = []
+    for _ in range(2):
+        granted(claim(lives.store, KEY, "first"))
+        lives.clock.advance(60_000)
+        assert lives.store.release(granted(claim(lives.store, KEY, "second", takeover=True)))
+        seen.append(held(lives.store, KEY))
+        if len(seen) == 1:
+            assert lives.store.resolve(seen[0], None, retention_ms=RETENTION_MS)
+    assert seen[0].created_ms < seen[1].created_ms
+    assert lives.store.resolve(seen[0], SECRET, retention_ms=RETENTION_MS)
+    assert stored(lives.store) == SECRET
+
+
+def test_a_claim_that_was_made_elsewhere_is_completed_with_what_the_store_knows() -> None:
+    within = MemoryStore()
+    lease = granted(claim(within, KEY, "owner"))
+    store = Sealed(within, keys=NEW)
+    assert complete(store, lease, SECRET)
+    assert stored(store) == SECRET
+    assert complete(store, lease, ANSWER), "a repeat, of which the store says that it has the first"
+    assert stored(store) == SECRET
+    assert not complete(store, replace(lease, key=replace(KEY, name="nothing there")), SECRET)
+
+
+def test_the_memory_of_claims_has_a_bound_and_forgets_what_has_ended() -> None:
+    store = Sealed(MemoryStore(), keys=NEW)
+    leases = [granted(claim(store, replace(KEY, name=f"{n}"), "owner")) for n in range(3)]
+    assert complete(store, leases[0], SECRET)
+    assert store.release(leases[1])
+    assert list(store._origins._known) == [(leases[2].key, "owner")]
+    origins = Origins()
+    for number in range(REMEMBERED_MAX + 1):
+        origins.remember(Acquired(replace(leases[0], key=replace(KEY, name=f"{number}"))), "f")
+    assert len(origins._known) == REMEMBERED_MAX
+    assert origins.find(replace(leases[0], key=replace(KEY, name="0"))) is None
 
 
 class Plain:

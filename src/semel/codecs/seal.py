@@ -1,4 +1,4 @@
-"""Sealing one result: AES-256-GCM, with key ids, bound to the record that the result belongs to."""
+"""Sealing one result: AES-256-GCM, with key ids, bound to the life of the key that the result belongs to."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from semel.core.records import Claimed, Key, Occupied, Record, Result
+from semel.codecs.origins import Origin
+from semel.core.records import Claimed, Occupied, Record, Result
 from semel.errors import RecordUnreadable, StoreMisconfigured
 from semel.store import Page
 
-FORMAT = "sealed.1"
+FORMAT = "sealed.2"
+ANY_FORMAT = "sealed."
+"""How the name of every format begins that is sealed in some way. None of them is ever taken for plain."""
 KEY_SIZE, SALT_SIZE, NONCE_SIZE = 32, 16, 12
 KEY_ID_MAX = 64
 
@@ -33,18 +36,24 @@ class Seal:
         self._allow_plain = allow_plain
         _aes(b"\0" * KEY_SIZE)  # says at start-up that the extra is missing
 
-    def seal(self, key: Key, result: Result) -> Result:
+    def seal(self, origin: Origin, result: Result) -> Result:
         name = self._seals_with
         salt, nonce = os.urandom(SALT_SIZE), os.urandom(NONCE_SIZE)
         plain = _framed(result.format.encode()) + result.payload
-        sealed = _aes(_derived(self._keys[name], salt)).encrypt(nonce, plain, _bound_to(key, name, result.ok))
+        sealed = _aes(_derived(self._keys[name], salt)).encrypt(nonce, plain, _bound_to(origin, name, result.ok))
         return Result(FORMAT, b"".join((_framed(name), salt, nonce, sealed)), ok=result.ok)
 
-    def open(self, key: Key, result: Result) -> Result:
+    def open(self, origin: Origin, result: Result) -> Result:
         """The result as it was before `seal`. One that was never sealed is refused, unless `allow_plain`."""
         from cryptography.exceptions import InvalidTag
 
+        key = origin.key
         if result.format != FORMAT:
+            if result.format.startswith(ANY_FORMAT):
+                raise RecordUnreadable(
+                    f"the result of {key} has format {result.format!r}, and this version of semel opens {FORMAT!r} "
+                    "only: it was sealed by another version. Nothing runs again; the key is free past its retention"
+                )
             if self._allow_plain:
                 return result
             raise RecordUnreadable(
@@ -60,18 +69,18 @@ class Seal:
         salt, nonce = result.payload[at : at + SALT_SIZE], result.payload[at + SALT_SIZE :][:NONCE_SIZE]
         try:
             plain = _aes(_derived(self._keys[name], salt)).decrypt(
-                nonce, result.payload[at + SALT_SIZE + NONCE_SIZE :], _bound_to(key, name, result.ok)
+                nonce, result.payload[at + SALT_SIZE + NONCE_SIZE :], _bound_to(origin, name, result.ok)
             )
         except (InvalidTag, ValueError):
             raise RecordUnreadable(
-                f"the sealed result of {key} does not open: it was changed, belongs to another key, or {name.decode()} "
-                "is not the key that it was sealed with"
+                f"the sealed result of {key} does not open: it was changed, belongs to another key or to an earlier "
+                f"life of this one, or {name.decode()} is not the key that it was sealed with"
             ) from None
         format, at = _field(plain, 0)
         return Result(format.decode(), plain[at:], ok=result.ok)
 
     def opened(self, record: Record) -> Record:
-        return record if record.result is None else replace(record, result=self.open(record.key, record.result))
+        return record if record.result is None else replace(record, result=self.open(Origin.of(record), record.result))
 
     def claimed(self, claimed: Claimed) -> Claimed:
         return replace(claimed, record=self.opened(claimed.record)) if isinstance(claimed, Occupied) else claimed
@@ -92,11 +101,11 @@ def _derived(key: bytes, salt: bytes) -> bytes:
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
-    return HKDFExpand(SHA256(), KEY_SIZE, b"semel sealed.1 " + salt).derive(key)
+    return HKDFExpand(SHA256(), KEY_SIZE, b"semel sealed.2 " + salt).derive(key)
 
 
-def _bound_to(key: Key, name: bytes, ok: bool) -> bytes:
-    parts = (FORMAT.encode(), key.tenant.encode(), key.scope.encode(), key.name.encode(), name, b"%d" % ok)
+def _bound_to(origin: Origin, name: bytes, ok: bool) -> bytes:
+    parts = (FORMAT.encode(), *(part.encode() for part in origin.parts), name, b"%d" % ok)
     return b"".join(len(part).to_bytes(2) + part for part in parts)
 
 

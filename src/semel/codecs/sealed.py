@@ -3,9 +3,10 @@
     store = Sealed(semel.open_store("postgresql://…"), keys={"2026-11": key})
 
 The first of `keys` seals, every one of them opens. To rotate, add the new key at the end, everywhere; then move it to
-the front; drop the old one when `retention` has passed since. A sealed result is bound to its key and to its state: a
-copy of it under another key, or a failure made a success, does not open. What does not open is `RecordUnreadable`,
-never absent, so nothing runs again because of it.
+the front; drop the old one when `retention` has passed since. A sealed result is bound to its key, to this life of it
+(fingerprint, attempt and owner) and to its state: a copy of it under another key, in a later life of its own, or a
+failure made a success, does not open. What does not open is `RecordUnreadable`, never absent, so nothing runs again
+because of it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Self
 
+from semel.codecs.origins import Origin, Origins
 from semel.codecs.seal import Seal
 from semel.core.records import Claimed, Key, Lease, Record, Result
 from semel.store import (
@@ -49,6 +51,7 @@ class Sealed:
     def __init__(self, store: Store, *, keys: Mapping[str, bytes], allow_plain: bool = False) -> None:
         self._store = store
         self._seal = Seal(keys, allow_plain=allow_plain)
+        self._origins = Origins()
         _pass_on(store, self, WITHOUT_RESULTS)
         if isinstance(store, Inspectable):
             self.counts, self.scan = store.counts, self._scan
@@ -58,20 +61,27 @@ class Sealed:
     def claim(
         self, key: Key, fingerprint: str, *, owner: str, lease_ms: int, retention_ms: int, takeover: bool
     ) -> Claimed:
+        self._origins.forget(key, owner)
         claimed = self._store.claim(
             key, fingerprint, owner=owner, lease_ms=lease_ms, retention_ms=retention_ms, takeover=takeover
         )
+        self._origins.remember(claimed, fingerprint)
         return self._seal.claimed(claimed)
 
     def renew(self, lease: Lease, *, lease_ms: int) -> Lease | None:
         return self._store.renew(lease, lease_ms=lease_ms)
 
     def complete(self, lease: Lease, result: Result, *, retention_ms: int, refuse_ms: int = 0) -> bool:
-        sealed = self._seal.seal(lease.key, result)
-        return self._store.complete(lease, sealed, retention_ms=retention_ms, refuse_ms=refuse_ms)
+        origin = self._origins.find(lease) or Origin.claimed(lease, self._store.get(lease.key))
+        sealed = self._seal.seal(origin, result)
+        done = self._store.complete(lease, sealed, retention_ms=retention_ms, refuse_ms=refuse_ms)
+        self._origins.forget(lease.key, lease.owner)
+        return done
 
     def release(self, lease: Lease) -> bool:
-        return self._store.release(lease)
+        released = self._store.release(lease)
+        self._origins.forget(lease.key, lease.owner)
+        return released
 
     def get(self, key: Key) -> Record | None:
         record = self._store.get(key)
@@ -95,8 +105,10 @@ class Sealed:
 
     def _resolve(self, seen: Record, result: Result | None, *, retention_ms: int) -> bool:
         assert isinstance(self._store, Resolvable)
-        sealed = None if result is None else self._seal.seal(seen.key, result)
-        return self._store.resolve(seen, sealed, retention_ms=retention_ms)
+        if result is not None:
+            there = self._store.get(seen.key)  # what was seen may have been freed and claimed again
+            result = self._seal.seal(Origin.resolved(there or seen), result)
+        return self._store.resolve(seen, result, retention_ms=retention_ms)
 
 
 class AsyncSealed:
@@ -105,6 +117,7 @@ class AsyncSealed:
     def __init__(self, store: AsyncStore, *, keys: Mapping[str, bytes], allow_plain: bool = False) -> None:
         self._store = store
         self._seal = Seal(keys, allow_plain=allow_plain)
+        self._origins = Origins()
         _pass_on(store, self, WITHOUT_RESULTS)
         if isinstance(store, AsyncInspectable):
             self.counts, self.scan = store.counts, self._scan
@@ -114,20 +127,27 @@ class AsyncSealed:
     async def claim(
         self, key: Key, fingerprint: str, *, owner: str, lease_ms: int, retention_ms: int, takeover: bool
     ) -> Claimed:
+        self._origins.forget(key, owner)
         claimed = await self._store.claim(
             key, fingerprint, owner=owner, lease_ms=lease_ms, retention_ms=retention_ms, takeover=takeover
         )
+        self._origins.remember(claimed, fingerprint)
         return self._seal.claimed(claimed)
 
     async def renew(self, lease: Lease, *, lease_ms: int) -> Lease | None:
         return await self._store.renew(lease, lease_ms=lease_ms)
 
     async def complete(self, lease: Lease, result: Result, *, retention_ms: int, refuse_ms: int = 0) -> bool:
-        sealed = self._seal.seal(lease.key, result)
-        return await self._store.complete(lease, sealed, retention_ms=retention_ms, refuse_ms=refuse_ms)
+        origin = self._origins.find(lease) or Origin.claimed(lease, await self._store.get(lease.key))
+        sealed = self._seal.seal(origin, result)
+        done = await self._store.complete(lease, sealed, retention_ms=retention_ms, refuse_ms=refuse_ms)
+        self._origins.forget(lease.key, lease.owner)
+        return done
 
     async def release(self, lease: Lease) -> bool:
-        return await self._store.release(lease)
+        released = await self._store.release(lease)
+        self._origins.forget(lease.key, lease.owner)
+        return released
 
     async def get(self, key: Key) -> Record | None:
         record = await self._store.get(key)
@@ -151,5 +171,7 @@ class AsyncSealed:
 
     async def _resolve(self, seen: Record, result: Result | None, *, retention_ms: int) -> bool:
         assert isinstance(self._store, AsyncResolvable)
-        sealed = None if result is None else self._seal.seal(seen.key, result)
-        return await self._store.resolve(seen, sealed, retention_ms=retention_ms)
+        if result is not None:
+            there = await self._store.get(seen.key)  # what was seen may have been freed and claimed again
+            result = self._seal.seal(Origin.resolved(there or seen), result)
+        return await self._store.resolve(seen, result, retention_ms=retention_ms)

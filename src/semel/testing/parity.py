@@ -42,6 +42,7 @@ class History(RuleBasedStateMachine):
         self.store, self.model, self.clock = store, MemoryStore(clock=clock), clock
         tenant = f"tenant-{uuid4().hex}"
         self.keys = [Key(tenant, "s", "n"), Key(tenant, "s", "nn"), Key(f"{tenant}2", "s", "n")]
+        self.last_seen: dict[int, Record] = {}
 
     def both(self, call: str, *args: Any, **kwargs: Any) -> Any:
         """Ask both, and expect the same reply."""
@@ -83,7 +84,8 @@ class History(RuleBasedStateMachine):
     def resolve(self, number: int, owner: str, attempt: int, result: Result | None, retention_ms: int) -> None:
         """Whoever resolves may have looked at what is there, or at what was."""
         if isinstance(self.store, Resolvable):
-            seen = Record(self.keys[number], "1", State.IN_PROGRESS, owner, attempt, 0, 0, 0)
+            never = Record(self.keys[number], "1", State.IN_PROGRESS, owner, attempt, 0, 0, 0)
+            seen = replace(self.last_seen.get(number, never), owner=owner, attempt=attempt)
             self.both("resolve", seen, result, retention_ms=retention_ms)
 
     @rule(number=numbers, result=st.none() | results, retention_ms=retention_times)
@@ -129,8 +131,9 @@ class History(RuleBasedStateMachine):
 
     @invariant()
     def the_same_is_there(self) -> None:
-        for key in self.keys:
-            self.both("get", key)
+        for number, key in enumerate(self.keys):
+            if (record := self.both("get", key)) is not None:
+                self.last_seen[number] = record
 
     @rule()
     def the_same_is_shown(self) -> None:

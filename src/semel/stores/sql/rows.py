@@ -25,7 +25,7 @@ COLUMNS = (
 IN_PROGRESS, SUCCEEDED, FAILED = 0, 1, 2
 CODES = {State.IN_PROGRESS: IN_PROGRESS, State.SUCCEEDED: SUCCEEDED, State.FAILED: FAILED}
 STATES = {code: state for state, code in CODES.items()}
-SHORT_FORMATS = {"http.1": 1, "value.1": 2, "error.1": 3, "sealed.1": 4}
+SHORT_FORMATS = {"http.1": 1, "value.1": 2, "error.1": 3, "sealed.1": 4, "sealed.2": 5}
 """Formats that a row may spell as a number: a file has one in every record."""
 FORMATS = {number: format for format, number in SHORT_FORMATS.items()}
 
