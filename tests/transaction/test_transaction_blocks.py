@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 import semel
+from semel.codecs.sealed import Seal
 from semel.errors import KeyReused, Misuse, OutcomeUnknown, StoreMisconfigured, Unstorable
 from semel.transaction import within
 from semel.transaction.drivers.psycopg import PsycopgDriver
@@ -28,11 +29,20 @@ each_mode = pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 NO_RESULT: Any = object()
 
 
-def operate(mode: Mode, url: str, key: str, *, end: str = "", result: Any = NO_RESULT, **options: Any) -> Any:
+def operate(
+    mode: Mode,
+    url: str,
+    key: str,
+    *,
+    end: str = "",
+    result: Any = NO_RESULT,
+    seal: Seal | None = None,
+    **options: Any,
+) -> Any:
     """One operation with one effect. `end` is what happens at the end of the block; says the result, and if it ran."""
 
     def sync() -> Any:
-        with mode.begin(url, "") as connection, within(connection).operation(key, **options) as op:
+        with mode.begin(url, "") as connection, within(connection, seal=seal).operation(key, **options) as op:
             if op.replayed:
                 return op.result, "replayed"
             mode.write(connection, key)
@@ -42,7 +52,7 @@ def operate(mode: Mode, url: str, key: str, *, end: str = "", result: Any = NO_R
         return op.result, "ran"
 
     async def tasks() -> Any:
-        async with mode.begin(url, "") as connection, within(connection).operation(key, **options) as op:
+        async with mode.begin(url, "") as connection, within(connection, seal=seal).operation(key, **options) as op:
             if op.replayed:
                 return op.result, "replayed"
             await mode.write(connection, key)

@@ -17,6 +17,7 @@ from typing import Any, Self
 from semel.codecs.origins import Origin, Origins
 from semel.codecs.seal import Seal
 from semel.core.records import Claimed, Key, Lease, Record, Result
+from semel.errors import StoreMisconfigured
 from semel.store import (
     AsyncInspectable,
     AsyncResolvable,
@@ -32,6 +33,7 @@ from semel.store import (
     Watchable,
 )
 
+__all__ = ["AsyncSealed", "Seal", "Sealed", "find_seal"]
 WITHOUT_RESULTS = (Watchable, Removable, Migratable, Examinable)
 """Abilities that neither take nor give a result, so they are those of the store within. Both faces spell them alike."""
 
@@ -45,12 +47,46 @@ def _pass_on(within: object, outside: object, abilities: tuple[type, ...]) -> No
                     setattr(outside, name, getattr(within, name))
 
 
+def find_seal(store: object, why: str) -> Seal | None:
+    """What a store seals its results with; None when it does not.
+
+    A store that hides its seal is refused: `why` says what would be stored in the clear beside it.
+    """
+    seal = getattr(store, "seal", None)
+    if isinstance(seal, Seal):
+        return seal
+    kind = type(store).__name__
+    if seal is not None:
+        raise StoreMisconfigured(
+            f"{kind} seals in a way of its own, and {why}: its attribute seal must be a Seal, not {type(seal).__name__}"
+        )
+    if any(isinstance(within, (Sealed, AsyncSealed)) for within in getattr(store, "__dict__", {}).values()):
+        raise StoreMisconfigured(
+            f"{kind} is around a sealed store, and {why}, which it would store in the clear: give {kind} the attribute "
+            "seal of the store within"
+        )
+    return None
+
+
+def _refuse_transactions(store: object) -> None:
+    if getattr(store, "in_transactions", False):
+        kind = type(store).__name__
+        raise StoreMisconfigured(
+            f"{kind} writes in transactions of its own, which nothing around it takes part in: give it the seal, "
+            f"{kind}(…, seal=Seal(keys))"
+        )
+
+
 class Sealed:
-    """A store whose results are sealed. It has the abilities that the store within has, and no others."""
+    """A store whose results are sealed. It has the abilities that the store within has, and no others.
+
+    `seal` is for what writes results beside it: `semel.transaction.within(connection, seal=store.seal)`.
+    """
 
     def __init__(self, store: Store, *, keys: Mapping[str, bytes], allow_plain: bool = False) -> None:
+        _refuse_transactions(store)
         self._store = store
-        self._seal = Seal(keys, allow_plain=allow_plain)
+        self.seal = Seal(keys, allow_plain=allow_plain)
         self._origins = Origins()
         _pass_on(store, self, WITHOUT_RESULTS)
         if isinstance(store, Inspectable):
@@ -66,14 +102,14 @@ class Sealed:
             key, fingerprint, owner=owner, lease_ms=lease_ms, retention_ms=retention_ms, takeover=takeover
         )
         self._origins.remember(claimed, fingerprint)
-        return self._seal.claimed(claimed)
+        return self.seal.claimed(claimed)
 
     def renew(self, lease: Lease, *, lease_ms: int) -> Lease | None:
         return self._store.renew(lease, lease_ms=lease_ms)
 
     def complete(self, lease: Lease, result: Result, *, retention_ms: int, refuse_ms: int = 0) -> bool:
         origin = self._origins.find(lease) or Origin.claimed(lease, self._store.get(lease.key))
-        sealed = self._seal.seal(origin, result)
+        sealed = self.seal.seal(origin, result)
         done = self._store.complete(lease, sealed, retention_ms=retention_ms, refuse_ms=refuse_ms)
         self._origins.forget(lease.key, lease.owner)
         return done
@@ -85,7 +121,7 @@ class Sealed:
 
     def get(self, key: Key) -> Record | None:
         record = self._store.get(key)
-        return None if record is None else self._seal.opened(record)
+        return None if record is None else self.seal.opened(record)
 
     def purge(self, *, limit: int) -> int:
         return self._store.purge(limit=limit)
@@ -101,13 +137,13 @@ class Sealed:
 
     def _scan(self, filter: Filter = Filter(), *, cursor: str | None = None, limit: int = 100) -> Page:
         assert isinstance(self._store, Inspectable)
-        return self._seal.page(self._store.scan(filter, cursor=cursor, limit=limit))
+        return self.seal.page(self._store.scan(filter, cursor=cursor, limit=limit))
 
     def _resolve(self, seen: Record, result: Result | None, *, retention_ms: int) -> bool:
         assert isinstance(self._store, Resolvable)
         if result is not None:
             there = self._store.get(seen.key)  # what was seen may have been freed and claimed again
-            result = self._seal.seal(Origin.resolved(there or seen), result)
+            result = self.seal.seal(Origin.resolved(there or seen), result)
         return self._store.resolve(seen, result, retention_ms=retention_ms)
 
 
@@ -115,8 +151,9 @@ class AsyncSealed:
     """The same around an async store."""
 
     def __init__(self, store: AsyncStore, *, keys: Mapping[str, bytes], allow_plain: bool = False) -> None:
+        _refuse_transactions(store)
         self._store = store
-        self._seal = Seal(keys, allow_plain=allow_plain)
+        self.seal = Seal(keys, allow_plain=allow_plain)
         self._origins = Origins()
         _pass_on(store, self, WITHOUT_RESULTS)
         if isinstance(store, AsyncInspectable):
@@ -132,14 +169,14 @@ class AsyncSealed:
             key, fingerprint, owner=owner, lease_ms=lease_ms, retention_ms=retention_ms, takeover=takeover
         )
         self._origins.remember(claimed, fingerprint)
-        return self._seal.claimed(claimed)
+        return self.seal.claimed(claimed)
 
     async def renew(self, lease: Lease, *, lease_ms: int) -> Lease | None:
         return await self._store.renew(lease, lease_ms=lease_ms)
 
     async def complete(self, lease: Lease, result: Result, *, retention_ms: int, refuse_ms: int = 0) -> bool:
         origin = self._origins.find(lease) or Origin.claimed(lease, await self._store.get(lease.key))
-        sealed = self._seal.seal(origin, result)
+        sealed = self.seal.seal(origin, result)
         done = await self._store.complete(lease, sealed, retention_ms=retention_ms, refuse_ms=refuse_ms)
         self._origins.forget(lease.key, lease.owner)
         return done
@@ -151,7 +188,7 @@ class AsyncSealed:
 
     async def get(self, key: Key) -> Record | None:
         record = await self._store.get(key)
-        return None if record is None else self._seal.opened(record)
+        return None if record is None else self.seal.opened(record)
 
     async def purge(self, *, limit: int) -> int:
         return await self._store.purge(limit=limit)
@@ -167,11 +204,11 @@ class AsyncSealed:
 
     async def _scan(self, filter: Filter = Filter(), *, cursor: str | None = None, limit: int = 100) -> Page:
         assert isinstance(self._store, AsyncInspectable)
-        return self._seal.page(await self._store.scan(filter, cursor=cursor, limit=limit))
+        return self.seal.page(await self._store.scan(filter, cursor=cursor, limit=limit))
 
     async def _resolve(self, seen: Record, result: Result | None, *, retention_ms: int) -> bool:
         assert isinstance(self._store, AsyncResolvable)
         if result is not None:
             there = await self._store.get(seen.key)  # what was seen may have been freed and claimed again
-            result = self._seal.seal(Origin.resolved(there or seen), result)
+            result = self.seal.seal(Origin.resolved(there or seen), result)
         return await self._store.resolve(seen, result, retention_ms=retention_ms)

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar, get_type_hints
 
+from semel.codecs.seal import Seal
+from semel.codecs.sealed import find_seal
 from semel.codecs.values import Raised, Returned, Values
 from semel.core.fingerprint import digest
 from semel.core.policy import Policy
@@ -117,6 +119,13 @@ class Definition(Generic[In, R]):
                     f"the step {step.name!r} is of kind tx: give transaction=, a function whose context manager gives "
                     "a connection of the store's database and commits at its end, for instance engine.begin"
                 )
+
+    def find_seal(self, store: object) -> Seal | None:
+        """What the results of `tx` steps are sealed with: that of the flow's store, which does not write them."""
+        for step in self.steps:
+            if step.kind == "tx":
+                return find_seal(store, f"the step {step.name!r} of this flow writes its result in a transaction")
+        return None
 
 
 def is_async(function: Any) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, TypeVar
 
+from semel.codecs.seal import Seal
 from semel.codecs.values import Raised, Returned
 from semel.core.effects import Complete, Effect, Plan
 from semel.core.records import Occupied
@@ -33,10 +34,13 @@ TRIES_MAX = 5
 class Executor:
     """Performs one plan at a time, for threads."""
 
-    def __init__(self, front: Front, definition: Definition[Any, Any], begin: Begin | None) -> None:
+    def __init__(
+        self, front: Front, definition: Definition[Any, Any], begin: Begin | None, seal: Seal | None = None
+    ) -> None:
         self._front = front
         self._definition = definition
         self._begin = begin
+        self._seal = seal
         self._kept: Kept | None = None
         self._listener = logged(definition.settings.on_event)
         self._plain = performer(front.store, self._listener)
@@ -96,7 +100,9 @@ class Executor:
 
         assert self._begin is not None
         unit = Unit(self._begin, "")
-        plan = transacted(unit, effect, self._definition, lambda: self._invoke(effect.invoke, unit.connection))
+        plan = transacted(
+            unit, effect, self._definition, self._seal, lambda: self._invoke(effect.invoke, unit.connection)
+        )
         try:
             return drive(plan, perform)
         except BaseException:
@@ -107,10 +113,13 @@ class Executor:
 class AsyncExecutor:
     """The same for tasks."""
 
-    def __init__(self, front: AsyncFront, definition: Definition[Any, Any], begin: AsyncBegin | None) -> None:
+    def __init__(
+        self, front: AsyncFront, definition: Definition[Any, Any], begin: AsyncBegin | None, seal: Seal | None = None
+    ) -> None:
         self._front = front
         self._definition = definition
         self._begin = begin
+        self._seal = seal
         self._kept: Kept | None = None
         self._listener = logged(definition.settings.on_event)
         self._plain = async_performer(front.store, self._listener)
@@ -187,7 +196,9 @@ class AsyncExecutor:
 
         assert self._begin is not None
         unit = AsyncUnit(self._begin, "")
-        plan = transacted(unit, effect, self._definition, lambda: self._invoke(effect.invoke, unit.connection))
+        plan = transacted(
+            unit, effect, self._definition, self._seal, lambda: self._invoke(effect.invoke, unit.connection)
+        )
         try:
             return await adrive(plan, aperform)
         except BaseException:

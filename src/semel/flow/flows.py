@@ -44,6 +44,7 @@ class Flow(Generic[In, R]):
         self._front = front_of(store)
         self._transaction = transaction
         _check_able(self._front.store, Resolvable, Inspectable)
+        self._seal = self._definition.find_seal(self._front.store)
 
     def run(self, key: str, input: In, *, tenant: str = "") -> R:
         """Run the flow of this key, resume it where it was cut off, or give the result that it had."""
@@ -65,7 +66,7 @@ class Flow(Generic[In, R]):
         return self._executor().run(self._course(self._definition.key(key, tenant)).resolve(turn, answer))
 
     def _executor(self) -> Executor:
-        return Executor(self._front, self._definition, self._transaction)
+        return Executor(self._front, self._definition, self._transaction, self._seal)
 
     def _course(self, key: Key) -> Course[In, R]:
         return Course(self._definition, key, self._front)
@@ -90,6 +91,7 @@ class AsyncFlow(Generic[In, R]):
         self._front = async_front_of(store)
         self._transaction = transaction
         _check_able(self._front.store, AsyncResolvable, AsyncInspectable)
+        self._seal = self._definition.find_seal(self._front.store)
 
     async def run(self, key: str, input: In, *, tenant: str = "") -> R:
         """Run the flow of this key, resume it where it was cut off, or give the result that it had."""
@@ -107,7 +109,7 @@ class AsyncFlow(Generic[In, R]):
         return await self._executor().run(self._course(self._definition.key(key, tenant)).resolve(turn, answer))
 
     def _executor(self) -> AsyncExecutor:
-        return AsyncExecutor(self._front, self._definition, self._transaction)
+        return AsyncExecutor(self._front, self._definition, self._transaction, self._seal)
 
     def _course(self, key: Key) -> Course[In, R]:
         return Course(self._definition, key, self._front)

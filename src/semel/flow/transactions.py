@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from semel.codecs.seal import Seal
 from semel.codecs.values import Returned
 from semel.core.effects import Complete, Plan
 from semel.core.records import Lease, Occupied, Record
@@ -13,13 +14,18 @@ from semel.flow.definition import Definition
 from semel.flow.turns import Ended, Failed, Fenced, Transact
 from semel.transaction.errors import retry_of
 from semel.transaction.scripts import Granted
+from semel.transaction.sealed import sealed_engine
 from semel.transaction.units import AsyncUnit, StepFailed, Unit, step
 
 AnyUnit = Unit[object] | AsyncUnit[object]
 
 
 def transacted(
-    unit: AnyUnit, effect: Transact[Any], definition: Definition[Any, Any], invoke: Callable[[], Any]
+    unit: AnyUnit,
+    effect: Transact[Any],
+    definition: Definition[Any, Any],
+    seal: Seal | None,
+    invoke: Callable[[], Any],
 ) -> Plan[Ended | Occupied | Fenced]:
     """`Returned` is committed; anything else is rolled back.
 
@@ -27,7 +33,7 @@ def transacted(
     """
     try:
         yield from step(unit.begin)
-        ended = yield from _written(unit, effect, definition, invoke)
+        ended = yield from _written(unit, effect, definition, seal, invoke)
         yield from step(unit.commit if isinstance(ended, Returned) else unit.roll_back)
     except (StepFailed, StoreMisconfigured, Unstorable) as error:
         yield from step(unit.roll_back)
@@ -36,11 +42,16 @@ def transacted(
 
 
 def _written(
-    unit: AnyUnit, effect: Transact[Any], definition: Definition[Any, Any], invoke: Callable[[], Any]
+    unit: AnyUnit,
+    effect: Transact[Any],
+    definition: Definition[Any, Any],
+    seal: Seal | None,
+    invoke: Callable[[], Any],
 ) -> Plan[Ended | Occupied | Fenced]:
     lease, claim = effect.invoke.lease, effect.claim
     wait_ms = definition.settings.policy.wait_ms
-    granted: Granted | Occupied = yield from step(lambda: unit.run(unit.engine.claim(claim, wait_ms)))
+    engine = sealed_engine(unit.engine, seal)
+    granted: Granted | Occupied = yield from step(lambda: unit.run(engine.claim(claim, wait_ms)))
     if isinstance(granted, Occupied):
         return granted
     ended: Ended = yield from step(invoke)
@@ -48,8 +59,8 @@ def _written(
         return ended
     complete = Complete(granted.lease, definition.encode(effect.invoke.turn, ended), claim.retention_ms)
     yield from step(unit.flush)
-    yield from step(lambda: unit.run(unit.engine.complete(complete, granted.mark)))
-    flow: Record | None = yield from step(lambda: unit.run(unit.engine.read(lease.key)))
+    yield from step(lambda: unit.run(engine.complete(complete, granted.mark)))
+    flow: Record | None = yield from step(lambda: unit.run(engine.read(lease.key)))
     return ended if _is_ours(flow, lease) else Fenced()
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any, TypeVar, Unpack, overload
 
+from semel.codecs.seal import Seal
 from semel.core.records import Key
 from semel.functions.blocks import DEFAULT_SCOPE
 from semel.transaction.blocks import Block
 from semel.transaction.drivers import driver_for
+from semel.transaction.sealed import check_seal
 from semel.transaction.settings import Options, Settings
 
 R = TypeVar("R")
@@ -16,8 +18,10 @@ R = TypeVar("R")
 class Bound:
     """A store bound to one connection or session. It holds nothing, so make one whenever you need it."""
 
-    def __init__(self, connection: object, *, schema: str = "") -> None:
+    def __init__(self, connection: object, *, schema: str = "", seal: Seal | None = None) -> None:
+        check_seal(seal)
         self._driver = driver_for(connection, schema)
+        self._seal = seal
 
     @overload
     def operation(
@@ -57,13 +61,13 @@ class Bound:
         """
         if not isinstance(key, Key):
             key = Key(tenant, scope, key)
-        return Block(self._driver, key, fingerprint, Settings[Any].of(returns, options))
+        return Block(self._driver, key, fingerprint, Settings[Any].of(returns, options), seal=self._seal)
 
 
-def within(connection: object, *, schema: str = "") -> Bound:
+def within(connection: object, *, schema: str = "", seal: Seal | None = None) -> Bound:
     """Bind to the transaction of `connection`: of psycopg, asyncpg, sqlite3, aiosqlite, SQLAlchemy or Django.
 
     The records are those of the ordinary store of that database. `schema` is where PostgreSQL has its tables, if the
-    search path does not say so.
+    search path does not say so. `seal` is that of the sealed store of that database, if its results are sealed.
     """
-    return Bound(connection, schema=schema)
+    return Bound(connection, schema=schema, seal=seal)

@@ -17,6 +17,7 @@ import secrets
 from types import TracebackType
 from typing import Any, Generic, TypeVar, assert_never, cast
 
+from semel.codecs.seal import Seal
 from semel.codecs.values import NotKept, Raised, Returned
 from semel.core.decisions import Replay
 from semel.core.effects import Claim, Complete
@@ -30,6 +31,7 @@ from semel.running import BlockOperation, Operation, current_operation, enter
 from semel.transaction.drivers import AsyncDriver, Driver
 from semel.transaction.errors import RetryTransaction, retry_of
 from semel.transaction.scripts import LEASE_MS, Claimed, Granted
+from semel.transaction.sealed import sealed_engine
 from semel.transaction.settings import Settings
 
 R = TypeVar("R")
@@ -57,8 +59,17 @@ class TransactionOperation(BlockOperation[R]):
 class Block(Generic[R]):
     """One operation, to be entered once: `with` a sync connection, `async with` an async one."""
 
-    def __init__(self, driver: Driver | AsyncDriver, key: Key, fingerprint: object, settings: Settings[R]) -> None:
+    def __init__(
+        self,
+        driver: Driver | AsyncDriver,
+        key: Key,
+        fingerprint: object,
+        settings: Settings[R],
+        *,
+        seal: Seal | None = None,
+    ) -> None:
         self._driver = driver
+        self._engine = sealed_engine(driver.engine, seal)
         self._settings = settings
         printed = digest([b"function", settings.values.canonical(fingerprint)])  # as `semel.operation` does it
         claim = Claim(key, printed, secrets.token_urlsafe(16), LEASE_MS, settings.retention_ms, takeover=False)
@@ -72,26 +83,26 @@ class Block(Generic[R]):
     def __enter__(self) -> TransactionOperation[R]:
         driver = self._of_kind(is_async=False)
         driver.check()
-        return self._begun(drive(driver.engine.claim(self._claim, self._settings.wait_ms), driver.perform))
+        return self._begun(drive(self._engine.claim(self._claim, self._settings.wait_ms), driver.perform))
 
     def __exit__(self, kind: ErrorType, error: BaseException | None, _: TracebackType | None) -> None:
         if (operation := self._left(error)) is not None:
             driver = self._of_kind(is_async=False, again=True)
             driver.flush()
-            drive(driver.engine.complete(*self._ended(operation)), driver.perform)
+            drive(self._engine.complete(*self._ended(operation)), driver.perform)
 
     # Async
 
     async def __aenter__(self) -> TransactionOperation[R]:
         driver = self._of_kind(is_async=True)
         await driver.check()
-        return self._begun(await adrive(driver.engine.claim(self._claim, self._settings.wait_ms), driver.perform))
+        return self._begun(await adrive(self._engine.claim(self._claim, self._settings.wait_ms), driver.perform))
 
     async def __aexit__(self, kind: ErrorType, error: BaseException | None, _: TracebackType | None) -> None:
         if (operation := self._left(error)) is not None:
             driver = self._of_kind(is_async=True, again=True)
             await driver.flush()
-            await adrive(driver.engine.complete(*self._ended(operation)), driver.perform)
+            await adrive(self._engine.complete(*self._ended(operation)), driver.perform)
 
     # Both
 

@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, Unpack
 
+from semel.codecs.seal import Seal
 from semel.core.records import Key
 from semel.functions.blocks import DEFAULT_SCOPE
 from semel.transaction.binding import within
@@ -32,6 +33,7 @@ class RunOptions(Options, total=False):
     fingerprint: object
     returns: type[Any]
     schema: str
+    seal: Seal | None
 
 
 def run(
@@ -93,7 +95,8 @@ class _Call(Generic[R]):
 
     def block(self, connection: object) -> Block[Any]:
         options: dict[str, Any] = {"scope": DEFAULT_SCOPE, "returns": object, **self.options}
-        return within(connection, schema=options.pop("schema", "")).operation(self.key, **options)
+        bound = within(connection, schema=options.pop("schema", ""), seal=options.pop("seal", None))
+        return bound.operation(self.key, **options)
 
 
 def _once(begin: Callable[[], AbstractContextManager[C]], call: _Call[R], work: Callable[[C], R]) -> R:
