@@ -14,6 +14,8 @@ from semel.errors import SemelError, StoreError, StoreMisconfigured
 from semel.stores.sql.migrations import HOW_TO_MIGRATE
 
 SERIALIZATION, DEADLOCK, LOCK_NOT_AVAILABLE, NO_TABLE, NO_COLUMN = "40001", "40P01", "55P03", "42P01", "42703"
+NO_PRIVILEGE = "42501"
+GRANTS = "this user needs SELECT, INSERT, UPDATE, DELETE on semel_records and SELECT on semel_schema"
 DUPLICATE, LOCK_WAIT_TIMEOUT, DEADLOCK_FOUND, CHANGED_SINCE_READ = 1062, 1205, 1213, 1020  # MariaDB's
 GONE, REFUSED = ("08", "57P01", "57P02", "57P03"), ("22", "23", "44")
 """How the states of a lost connection, and of values that the database will never take, begin."""
@@ -136,6 +138,8 @@ def _meaning(error: Exception) -> SemelError | None:
         return LockWaitEnded(text)
     if state in (NO_TABLE, NO_COLUMN) or (code == sqlite3.SQLITE_ERROR and "no such table: semel" in text):
         return StoreMisconfigured(f"{text}: the tables of semel must be in this database; {HOW_TO_MIGRATE}")
+    if state == NO_PRIVILEGE and "semel_" in text:
+        return StoreMisconfigured(f"{text}: {GRANTS}")
     if code == sqlite3.SQLITE_ERROR and "no such savepoint" in text:
         return SavepointGone(text)
     return None

@@ -11,17 +11,21 @@ from semel.core.effects import Claim, Complete, do
 from semel.core.records import Key, Lease, Occupied, Record
 from semel.errors import StoreUnavailable
 from semel.stores.sql.digests import digest_of
+from semel.stores.sql.migrations import refuse_unfit
 from semel.stores.sql.rows import CODES, COLUMNS, IN_PROGRESS, checked, to_record
 from semel.stores.sql.statements import Rows, Script, Statement
 from semel.transaction.errors import LockWaitEnded
-from semel.transaction.scripts import ROUNDS_MAX, Claimed, Granted, ended_inside, still_running
+from semel.transaction.scripts import HERE, ROUNDS_MAX, Claimed, Granted, ended_inside, still_running
 
-TABLE = "semel_records"
+TABLE, BOOK = "semel_records", "semel_schema"
+KNOWN = 1
+"""The number of the store's newest migration. Its own module needs psycopg, and a connection may be asyncpg's."""
 WAIT_MS = 10_000
 NAMED = "r.digest = $1"
 RECORD = ", ".join(f"r.{column}" for column in COLUMNS)
 NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 MOMENT = f"moment AS MATERIALIZED (SELECT {NOW} AS now_ms)"
+FITS = f"coalesce(version[1] >= {KNOWN} AND version[2] <= {KNOWN}, false)"
 INTO = "(digest, tenant, scope, name, fingerprint, state, owner, attempt, created_ms, lease_until_ms, expires_ms)"
 VALUES = f"""SELECT $1::bytea, $2::text, $3::text, $4::text, $5::text, {IN_PROGRESS}, $6::text, 1,
     now_ms, now_ms + $7::bigint, now_ms + $8::bigint"""
@@ -30,19 +34,29 @@ LIMIT_WAIT = "SELECT current_setting('lock_timeout'), set_config('lock_timeout',
 UNLIMIT = "SELECT set_config('lock_timeout', $1::text, true)"
 
 
-def claim(table: str) -> str:
+def moment(book: str) -> str:
+    """The time, and the last entry in the book of migrations: a claim looks at it each time, in its own statement.
+
+    Which tables a connection of yours finds may change with its search path, so nothing about it is remembered.
+    """
+    version = f"SELECT ARRAY[number, readable_from] FROM {book} ORDER BY number DESC LIMIT 1"  # noqa: S608
+    return f"moment AS MATERIALIZED (SELECT {NOW} AS now_ms, ({version}) AS version)"
+
+
+def claim(table: str, book: str) -> str:
     """What is there is only looked at; what is not is inserted, unless that might mean to wait."""
     return f"""
-WITH {MOMENT}, seen AS MATERIALIZED (
+WITH {moment(book)}, seen AS MATERIALIZED (
     SELECT {RECORD} FROM {table} r WHERE {NAMED}
 ), free AS MATERIALIZED (
-    SELECT CASE WHEN EXISTS (SELECT FROM seen) THEN false ELSE pg_try_advisory_xact_lock($9::bigint) END AS ours
+    SELECT CASE WHEN EXISTS (SELECT FROM seen) OR NOT {FITS} THEN false
+        ELSE pg_try_advisory_xact_lock($9::bigint) END AS ours FROM moment
 ), inserted AS (
     INSERT INTO {table} AS r {INTO} {VALUES} FROM moment, free WHERE ours
     ON CONFLICT (digest) DO NOTHING
     RETURNING {MARKED}
 )
-SELECT i.mark, i.lease_until_ms, now_ms, {RECORD}
+SELECT version, i.mark, i.lease_until_ms, now_ms, {RECORD}
 FROM moment LEFT JOIN inserted i ON true LEFT JOIN seen r ON true"""  # noqa: S608
 
 
@@ -58,6 +72,14 @@ ON CONFLICT (digest) DO UPDATE SET
     format = NULL, payload = NULL, refuse_ms = 0
 WHERE r.expires_ms + r.refuse_ms <= excluded.created_ms AND r.lease_until_ms <= excluded.created_ms
 RETURNING {MARKED}"""
+
+
+def read(table: str, book: str) -> str:
+    """As a claim tells it that finds a record."""
+    return f"""
+WITH {moment(book)}
+SELECT version, NULL, NULL, now_ms, {RECORD}
+FROM moment LEFT JOIN {table} r ON {NAMED}"""  # noqa: S608
 
 
 def complete(table: str) -> str:
@@ -76,15 +98,16 @@ class PostgresEngine:
     tells_twins = True
 
     def __init__(self, schema: str = "") -> None:
-        table = f'"{schema.replace(chr(34), chr(34) * 2)}".{TABLE}' if schema else TABLE
-        self._claim, self._insist, self._complete = claim(table), insist(table), complete(table)
-        self._read = f"SELECT {NOW}, {RECORD} FROM {table} r WHERE {NAMED}"  # noqa: S608
+        place = f'"{schema.replace(chr(34), chr(34) * 2)}".' if schema else ""
+        table, book = f"{place}{TABLE}", f"{place}{BOOK}"
+        self._claim, self._read = claim(table, book), read(table, book)
+        self._insist, self._complete = insist(table), complete(table)
 
     def claim(self, call: Claim, wait_ms: int | None) -> Script[Claimed]:
         key, digest = call.key, digest_of(call.key)
         named = [digest, key.tenant, key.scope, key.name]
         given = [*named, call.fingerprint, call.owner, call.lease_ms, call.retention_ms]
-        rows = yield from do(Statement(self._claim, [*given, _lock(digest)]))
+        rows = yield from self._ask(self._claim, [*given, _lock(digest)])
         for _ in range(ROUNDS_MAX):
             if rows and rows[0][0] is not None:
                 mark, until_ms = rows[0][:2]
@@ -93,9 +116,16 @@ class PostgresEngine:
                 return found
             rows = yield from self._wait_for(key, given, WAIT_MS if wait_ms is None else max(1, wait_ms))
             if not rows:  # somebody has the key, whom only a new statement sees
-                seen = yield from do(Statement(self._read, [digest]))
-                rows = _unmarked(seen)
+                rows = yield from self._ask(self._read, [digest])
         raise StoreUnavailable(f"{call.key} changed hands {ROUNDS_MAX} times while it was being claimed")
+
+    def _ask(self, sql: str, params: list[object]) -> Script[Rows]:
+        """The rows of a claim or a look, if the schema is one that this version can use."""
+        rows = yield from do(Statement(sql, params))
+        for version, *_ in rows:
+            number, readable_from = version or (0, 0)
+            refuse_unfit(number, readable_from, KNOWN, HERE)
+        return [tuple(row[1:]) for row in rows]
 
     def _wait_for(self, key: Key, given: list[object], wait_ms: int) -> Script[Rows]:
         """Insert, within a bound. The savepoint keeps the transaction usable when the bound is reached."""
@@ -118,8 +148,7 @@ class PostgresEngine:
             raise ended_inside(key)
 
     def read(self, key: Key) -> Script[Record | None]:
-        rows = yield from do(Statement(self._read, [digest_of(key)]))
-        found = _found(_unmarked(rows), key)
+        found = _found((yield from self._ask(self._read, [digest_of(key)])), key)
         return None if found is None else found.record
 
 
@@ -130,11 +159,6 @@ def _found(rows: Rows, key: Key) -> Occupied | None:
             record = to_record(tuple(row))
             return None if record.past_retention(now_ms) else Occupied(checked(record, key), now_ms)
     return None
-
-
-def _unmarked(rows: Rows) -> Rows:
-    """Rows that were only read, as a claim has them."""
-    return [(None, None, *row) for row in rows]
 
 
 def _lock(digest: bytes) -> int:

@@ -15,6 +15,8 @@ LEASE_MS = 1
 ROUNDS_MAX = 20
 """How often a key that changes hands in the same moment is claimed again."""
 RETRY_AFTER_S = 1.0
+HERE = "the database of this transaction"
+"""How it is called in messages: a connection of yours does not say where it leads."""
 
 
 @dataclass(frozen=True, slots=True)

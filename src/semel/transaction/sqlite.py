@@ -1,6 +1,8 @@
 """Claim and complete inside of an SQLite transaction.
 
-The claim begins with a write: it waits for its turn there, and whoever was first has committed or rolled back by then.
+A claim begins with a write: it waits for its turn there, and whoever was first has committed or rolled back by then.
+That write also looks at the version of the schema, each time: nothing about a connection of yours tells that it was
+looked at before.
 A savepoint is the mark of the transaction: it is gone when somebody ends the transaction inside of the block.
 """
 
@@ -10,32 +12,43 @@ from semel.clock import wall_ms
 from semel.core.effects import Claim, Complete, Read, do
 from semel.core.records import Acquired, Key, Occupied, Record
 from semel.errors import StoreError
+from semel.stores.sql.migrations import NEWEST, refuse_unfit
 from semel.stores.sql.statements import Script, Statement
-from semel.stores.sqlite import scripts
+from semel.stores.sqlite import schema, scripts
 from semel.transaction.errors import SavepointGone
-from semel.transaction.scripts import Claimed, Granted, ended_inside
+from semel.transaction.scripts import HERE, Claimed, Granted, ended_inside
+
+KNOWN = schema.MIGRATIONS[-1].number
+# It changes nothing, and gives nothing if the schema fits; but it is a write, so that it waits for its turn.
+FIND_UNFIT = f"""INSERT INTO semel_schema (number, title, readable_from)
+    SELECT * FROM (SELECT number, title, readable_from FROM semel_schema ORDER BY number DESC LIMIT 1)
+    WHERE number < {KNOWN} OR readable_from > {KNOWN}
+    ON CONFLICT (number) DO UPDATE SET number = excluded.number RETURNING number, readable_from"""  # noqa: S608
 
 
 class SqliteEngine:
     tells_twins = False  # there is one writer at a time, whatever it writes
 
     def claim(self, call: Claim, wait_ms: int | None) -> Script[Claimed]:
-        if wait_ms is None:
-            [reply] = yield from scripts.claim([call], wall_ms())
-        else:
-            reply = yield from self._within(wait_ms, call)
+        reply = yield from (self._claim(call) if wait_ms is None else self._within(wait_ms, call))
         if isinstance(reply, Occupied):
             return reply
         mark = f'"semel:{call.owner}"'
         yield from do(Statement(f"SAVEPOINT {mark}"))
         return Granted(reply.lease, mark)
 
+    def _claim(self, call: Claim) -> Script[Acquired | Occupied]:
+        for number, readable_from in (yield from do(Statement(FIND_UNFIT))):
+            refuse_unfit(number, readable_from, KNOWN, HERE)
+        [reply] = yield from scripts.claim([call], wall_ms())
+        return reply
+
     def _within(self, wait_ms: int, call: Claim) -> Script[Acquired | Occupied]:
         """Claim with another bound than the connection's own, which it has again afterwards."""
         [(before,)] = yield from do(Statement("PRAGMA busy_timeout"))
         yield from do(Statement(f"PRAGMA busy_timeout = {wait_ms}"))
         try:
-            [reply] = yield from scripts.claim([call], wall_ms())
+            reply = yield from self._claim(call)
         except StoreError:
             yield from do(Statement(f"PRAGMA busy_timeout = {before}"))
             raise
@@ -52,5 +65,7 @@ class SqliteEngine:
             raise ended_inside(call.lease.key)
 
     def read(self, key: Key) -> Script[Record | None]:
+        for number, readable_from in (yield from do(Statement(NEWEST))):
+            refuse_unfit(number, readable_from, KNOWN, HERE)
         [found] = yield from scripts.read([Read(key)], wall_ms())
         return found

@@ -16,6 +16,8 @@ CREATE = """CREATE TABLE IF NOT EXISTS semel_schema (
     readable_from INTEGER NOT NULL
 )"""
 
+NEWEST = "SELECT number, readable_from FROM semel_schema ORDER BY number DESC LIMIT 1"
+
 
 def statements(migration: Migration) -> tuple[str, ...]:
     """Everything that applies one migration, its own entry in the book included."""
@@ -44,15 +46,21 @@ def check(migrations: Sequence[Migration], store: str) -> Script[None]:
 
     The next version's schema is fine as long as it says so.
     """
-    rows = yield from do(Statement("SELECT number, readable_from FROM semel_schema ORDER BY number DESC LIMIT 1"))
+    rows = yield from do(Statement(NEWEST))
     number, readable_from = rows[0] if rows else (0, 0)
-    ours = migrations[-1].number
-    if number < ours:
-        raise StoreMisconfigured(f"{store}: the schema has version {number}, this semel needs {ours}; {HOW_TO_MIGRATE}")
-    if readable_from > ours:
+    refuse_unfit(number, readable_from, migrations[-1].number, store)
+
+
+def refuse_unfit(number: int, readable_from: int, known: int, store: str) -> None:
+    """Refuse a schema whose newest migration is `number`, unless a version that knows migration `known` can use it."""
+    if number < known:
+        raise StoreMisconfigured(
+            f"{store}: the schema has version {number}, this semel needs {known}; {HOW_TO_MIGRATE}"
+        )
+    if readable_from > known:
         raise StoreMisconfigured(
             f"{store}: the schema has version {number}, which needs a semel that knows version {readable_from}; "
-            f"this one knows {ours}: upgrade semel"
+            f"this one knows {known}: upgrade semel"
         )
 
 
