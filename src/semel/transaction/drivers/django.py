@@ -10,6 +10,7 @@ from semel.core.effects import Effect
 from semel.stores.sql.statements import Rows, Statement
 from semel.transaction.drivers import Dialect, Driver, NamedRows, autocommit, no_store
 from semel.transaction.drivers.placeholders import named as spelt
+from semel.transaction.drivers.psycopg import refuse_pipeline
 from semel.transaction.errors import translated
 from semel.transaction.postgres import PostgresEngine
 from semel.transaction.sqlite import SqliteEngine
@@ -46,6 +47,7 @@ class DjangoDriver:
     def check(self) -> None:
         if not self._connection.in_atomic_block:
             raise autocommit(f"Write `with transaction.atomic(using={self._connection.alias!r}):` around the block.")
+        refuse_pipeline(self._connection.connection, "Django")
 
     def perform(self, statement: Effect[Rows]) -> Rows:
         assert isinstance(statement, Statement)

@@ -15,6 +15,7 @@ from semel.stores.sql.statements import Rows, Statement
 from semel.transaction.drivers import AsyncDriver, Dialect, Driver, NamedRows, autocommit, mariadb, no_store
 from semel.transaction.drivers.placeholders import named as spelt
 from semel.transaction.drivers.placeholders import positional
+from semel.transaction.drivers.psycopg import refuse_pipeline
 from semel.transaction.errors import translated
 from semel.transaction.postgres import PostgresEngine
 from semel.transaction.scripts import Engine
@@ -87,6 +88,7 @@ class SqlalchemyDriver:
                 driver = below.driver_connection
                 commits_alone = driver.isolation_level is None and not driver.in_transaction
             case Dialect.POSTGRES:
+                refuse_pipeline(below.driver_connection, "SQLAlchemy")
                 commits_alone = below.dbapi_connection.autocommit
         if commits_alone:
             raise autocommit(WAY_OUT)
