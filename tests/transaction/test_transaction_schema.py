@@ -110,7 +110,7 @@ def test_run_a_store_with_transactions_and_a_flow_refuse_it_too(mode: Mode, url:
         migrated(url, readable_from=99)
         for act in (
             lambda: run(begin, key, lambda connection: mode.write(connection, key)),
-            lambda: TransactionStore(begin).get(semel.Key("", "operation", key)),
+            lambda: TransactionStore(begin).request().get(semel.Key("", "operation", key)),
             lambda: flow.run(key, "x"),
         ):
             with pytest.raises(StoreMisconfigured, match=NEWER):

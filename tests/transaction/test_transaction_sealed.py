@@ -10,11 +10,13 @@ from typing import Any
 
 import psycopg
 import pytest
+from werkzeug.test import Client
 
 import semel
 from semel.codecs.sealed import AsyncSealed, Seal, Sealed
 from semel.errors import KeyReused, RecordUnreadable, StoreMisconfigured
 from semel.transaction import AsyncTransactionStore, TransactionStore, arun, run, within
+from semel.wsgi import IdempotencyMiddleware
 from transaction.modes import MODES, Mode, effects, path_of
 from transaction.test_transaction_blocks import operate
 
@@ -144,6 +146,27 @@ def test_what_is_not_a_seal_is_refused_by_name(urls: Mapping[str, str]) -> None:
 
 def test_a_store_with_transactions_of_its_own_is_not_wrapped() -> None:
     with pytest.raises(StoreMisconfigured, match=r"give it the seal, TransactionStore\(…, seal=Seal\(keys\)\)"):
-        Sealed(TransactionStore(lambda: nullcontext(None)), keys=KEYS)
+        Sealed(TransactionStore(lambda: nullcontext(None)), keys=KEYS)  # type: ignore[arg-type]
     with pytest.raises(StoreMisconfigured, match=r"AsyncTransactionStore\(…, seal="):
-        AsyncSealed(AsyncTransactionStore(lambda: nullcontext(None)), keys=KEYS)
+        AsyncSealed(AsyncTransactionStore(lambda: nullcontext(None)), keys=KEYS)  # type: ignore[arg-type]
+
+
+@each_database
+def test_answers_of_requests_are_sealed(mode: Mode, url: str) -> None:
+    """A second store with the same seal replays what the first has stored."""
+    key = f"{mode.name}.request"
+
+    def pay(environ: Any, start_response: Any) -> list[bytes]:
+        mode.write(store.current(), key)
+        start_response("201 Created", [])
+        return [SECRET.encode()]
+
+    for _ in range(2):
+        store: TransactionStore[Any] = TransactionStore(mode.opener(url), seal=SEAL)
+        app = IdempotencyMiddleware(
+            pay, store=store, policy=semel.Policy(guarantee="exactly-once"), identify=lambda _: ""
+        )
+        answer = Client(app).post("/pay", headers={"Idempotency-Key": key})
+        assert (answer.status_code, answer.text) == (201, SECRET)
+        assert is_sealed(url, key)
+    assert effects(url, key) == 1

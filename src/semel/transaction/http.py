@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Generic, TypeVar
 
+from semel.codecs.seal import Seal
 from semel.core.effects import Claim, Complete
 from semel.core.policy import Duration, Policy
 from semel.core.records import Claimed, Key, Lease, Record, Result
@@ -22,6 +23,7 @@ from semel.errors import Misuse
 from semel.running import current_operation
 from semel.stores.local import PerLoop, PerProcess
 from semel.transaction.requests import RequestPlans
+from semel.transaction.sealed import check_seal
 from semel.transaction.twins import AsyncTwins, Twins
 from semel.transaction.units import AsyncUnit, Unit, aperform, perform
 
@@ -117,7 +119,9 @@ class RequestTransactions(Generic[C]):
     in_transactions = True
     """Fronts look for this: `Policy(guarantee="exactly-once")` is possible with such a store."""
 
-    def __init__(self, wait: Duration | None, schema: str, held_max: int) -> None:
+    def __init__(self, wait: Duration | None, schema: str, held_max: int, seal: Seal | None) -> None:
+        check_seal(seal)
+        self._seal = seal
         self._wait_ms = None if wait is None else Policy(wait=wait).wait_ms
         self._schema = schema
         self._held_max = Policy(result_max=held_max).result_max
@@ -142,7 +146,8 @@ class TransactionStore(RequestTransactions[C]):
     """For threads: WSGI, Flask, and Django with `begin=semel.transaction.drivers.django.atomic`.
 
     `begin` opens a transaction, gives its connection or session, and commits it, as `Session.begin` of SQLAlchemy does.
-    An answer that is longer than `Policy.result_max` is held until the commit, up to `held_max` bytes.
+    An answer that is longer than `Policy.result_max` is held until the commit, up to `held_max` bytes. `seal` is that
+    of the sealed store of that database, if its results are sealed.
     """
 
     def __init__(
@@ -152,8 +157,9 @@ class TransactionStore(RequestTransactions[C]):
         wait: Duration | None = None,
         schema: str = "",
         held_max: int = HELD_MAX,
+        seal: Seal | None = None,
     ) -> None:
-        super().__init__(wait, schema, held_max)
+        super().__init__(wait, schema, held_max, seal)
         self._begin = begin
         self._twins = PerProcess(Twins)
 
@@ -165,6 +171,7 @@ class TransactionStore(RequestTransactions[C]):
             self._twins.get(),
             wait_ms=self._wait_ms,
             held_max=self._held_max,
+            seal=self._seal,
         )
 
     def close(self) -> None:
@@ -181,8 +188,9 @@ class AsyncTransactionStore(RequestTransactions[C]):
         wait: Duration | None = None,
         schema: str = "",
         held_max: int = HELD_MAX,
+        seal: Seal | None = None,
     ) -> None:
-        super().__init__(wait, schema, held_max)
+        super().__init__(wait, schema, held_max, seal)
         self._begin = begin
         self._twins = PerLoop(AsyncTwins)
 
@@ -193,6 +201,7 @@ class AsyncTransactionStore(RequestTransactions[C]):
             self._twins.get(),
             wait_ms=self._wait_ms,
             held_max=self._held_max,
+            seal=self._seal,
         )
 
     async def close(self) -> None:

@@ -18,11 +18,13 @@ from typing import Generic, TypeVar
 from msgspec.structs import replace
 
 from semel.clock import wall_ms
+from semel.codecs.seal import Seal
 from semel.core.effects import Claim, Complete, Plan
 from semel.core.records import Acquired, Claimed, Key, Lease, Occupied, Record, State
 from semel.errors import InProgress, NotCommitted, RecordUnreadable, StoreError, StoreMisconfigured, StoreUnavailable
 from semel.transaction.errors import is_connection_lost, is_refused_for_good, retry_of
-from semel.transaction.scripts import LEASE_MS, Granted
+from semel.transaction.scripts import LEASE_MS, Engine, Granted
+from semel.transaction.sealed import sealed_engine
 from semel.transaction.twins import AnyTwins, rests_ms
 from semel.transaction.units import AsyncUnit, RolledBack, StepFailed, Unit, step
 
@@ -50,9 +52,11 @@ class RequestPlans(Generic[C]):
         *,
         wait_ms: int | None,
         held_max: int,
+        seal: Seal | None,
     ) -> None:
         self.source = source
         self.held_max = held_max
+        self._seal = seal
         self.wait_ms = WAIT_MS if wait_ms is None else wait_ms
         self._given_wait_ms = wait_ms
         self._new_unit = new_unit
@@ -126,7 +130,7 @@ class RequestPlans(Generic[C]):
         unit = self._unit = self._new_unit()
         try:
             yield from step(unit.begin)
-            record: Record | None = yield from step(lambda: unit.run(unit.engine.read(key)))
+            record: Record | None = yield from step(lambda: unit.run(self._engine(unit).read(key)))
         except StepFailed as failed:
             yield from self._roll_back()
             raise _meaning(failed.error) from failed.error
@@ -147,18 +151,22 @@ class RequestPlans(Generic[C]):
         """Begin, and insert the record, which makes twins wait for the end of this transaction."""
         unit = self._unit = self._new_unit()
         yield from step(unit.begin)
-        bound_ms = wait_ms if unit.engine.tells_twins else self._given_wait_ms
+        engine = self._engine(unit)
+        bound_ms = wait_ms if engine.tells_twins else self._given_wait_ms
         inside = replace(claim, lease_ms=LEASE_MS, takeover=False)
-        reply: Granted | Occupied = yield from step(lambda: unit.run(unit.engine.claim(inside, bound_ms)))
+        reply: Granted | Occupied = yield from step(lambda: unit.run(engine.claim(inside, bound_ms)))
         if isinstance(reply, Granted):
             self._mark = reply.mark
         return reply
+
+    def _engine(self, unit: AnyUnit[C]) -> Engine:
+        return sealed_engine(unit.engine, self._seal)
 
     def _commit(self, call: Complete) -> Plan[None]:
         unit = self._unit
         if unit is None:
             raise StepFailed(RolledBack("the transaction has ended already"))
-        yield from step(lambda: unit.run(unit.engine.complete(call, self._mark)))
+        yield from step(lambda: unit.run(self._engine(unit).complete(call, self._mark)))
         yield from step(unit.commit)
         self._unit = None
 

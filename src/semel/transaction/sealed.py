@@ -25,6 +25,10 @@ class SealedEngine:
         self._engine = engine
         self._seal = seal
 
+    @property
+    def tells_twins(self) -> bool:
+        return self._engine.tells_twins
+
     def claim(self, call: Claim, wait_ms: int | None) -> Script[Claimed]:
         claimed = yield from self._engine.claim(call, wait_ms)
         if isinstance(claimed, Occupied):
