@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from semel.batch import AWAY_AFTER, BATCH_MAX, HALVED_FROM, Batcher
-from semel.errors import StoreMisconfigured, StoreUnavailable
+from semel.errors import StoreMisconfigured, StoreTimeout, StoreUnavailable
 
 Told = list[tuple[str, object]]
 
@@ -217,6 +217,101 @@ class TestFailures:
             failures = await outcome(start(Batcher(send), "a", "b"))
             assert all(isinstance(failure, (StoreUnavailable, str)) for failure in failures)
             assert any(isinstance(failure, StoreUnavailable) for failure in failures) or len(replies) == 1
+
+        run(main())
+
+
+class TestDeadline:
+    """However a call goes out, its caller is answered near the time-out. What is under way goes on."""
+
+    T_S = 0.04
+
+    def test_of_calls_in_flight_and_of_those_that_wait_for_them(self) -> None:
+        async def main() -> None:
+            wire = Wire(held=True)
+            batcher = Batcher(wire.send, timeout_s=self.T_S, late="nothing within 40 ms")
+            loop = asyncio.get_running_loop()
+            started = loop.time()
+            first = start(batcher, "a", "b")
+            await turn()
+            failures = await outcome(first + start(batcher, "c"))
+            assert self.T_S <= loop.time() - started < 1
+            assert [(type(failure), str(failure)) for failure in failures] == [
+                (StoreTimeout, "nothing within 40 ms")
+            ] * 3
+            assert len({id(failure) for failure in failures}) == 3
+            assert wire.sent == [["a", "b"]]
+            wire.free.set()
+            assert await batcher.call("d") == "D"
+            assert wire.sent == [["a", "b"], ["d"]], "who was told is not asked for any more"
+
+        run(main())
+
+    def test_of_a_failed_batch_that_is_repeated_one_by_one(self) -> None:
+        async def main() -> None:
+            sent: list[int] = []
+
+            async def send(calls: Sequence[str]) -> Sequence[str]:
+                sent.append(len(calls))
+                if len(calls) > 1:
+                    raise StoreUnavailable("connection reset")
+                await asyncio.sleep(0.03)
+                return [call.upper() for call in calls]
+
+            batcher = Batcher(send, timeout_s=self.T_S)
+            replies = await outcome(start(batcher, *"abcdef"))
+            assert replies[0] == "A"
+            assert all(isinstance(reply, StoreTimeout) for reply in replies[2:])
+            await batcher.drain()
+            assert len(sent) <= 3, "who was told is not asked for any more"
+
+        run(main())
+
+    def test_a_batch_that_took_all_the_time_is_not_repeated(self) -> None:
+        async def main() -> None:
+            sent: list[int] = []
+
+            async def send(calls: Sequence[str]) -> Sequence[str]:
+                sent.append(len(calls))
+                raise StoreTimeout("all 10 connections are busy")
+
+            failures = await outcome(start(Batcher(send, timeout_s=5), "a", "b", "c"))
+            assert [str(failure) for failure in failures] == ["all 10 connections are busy"] * 3
+            assert len({id(failure) for failure in failures}) == 3
+            assert sent == [3]
+
+        run(main())
+
+    def test_each_call_has_its_own(self) -> None:
+        async def main() -> None:
+            wire = Wire(held=True)
+            batcher = Batcher(wire.send, timeout_s=self.T_S)
+            loop = asyncio.get_running_loop()
+            (first,) = start(batcher, "a")
+            await asyncio.sleep(self.T_S / 2)
+            (second,) = start(batcher, "b")
+            (failure,) = await outcome([first])
+            assert isinstance(failure, StoreTimeout)
+            assert not second.done()
+            wire.free.set()
+            assert await outcome([second]) == ["B"]
+            await asyncio.sleep(2 * self.T_S)
+            assert batcher._timer is None, f"nobody waits at {loop.time()}"
+
+        run(main())
+
+    def test_what_is_in_flight_is_waited_for_by_those_who_want_certainty(self) -> None:
+        async def main() -> None:
+            wire = Wire(held=True)
+            batcher = Batcher(wire.send, timeout_s=self.T_S)
+            await batcher.landed()
+            assert isinstance((await outcome(start(batcher, "a")))[0], StoreTimeout)
+            landing = [asyncio.create_task(batcher.landed()) for _ in range(2)]
+            await turn()
+            landing.pop().cancel()
+            assert not landing[0].done(), "its caller is answered, and it is still under way"
+            wire.free.set()
+            await asyncio.wait_for(landing[0], 30)
 
         run(main())
 

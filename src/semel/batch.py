@@ -2,6 +2,9 @@
 
 There is no timer, so a lone caller is never delayed, and a busy store is asked in fewer, larger round trips. Callers
 stay independent: a failed batch is repeated one by one, and a caller that is cancelled takes nobody's call with it.
+
+A call has one deadline, however it goes out: its caller is told then that the store did not answer, and what is under
+way goes on. So the caller who gets a `StoreTimeout` for a claim has to give the claim back.
 """
 
 from __future__ import annotations
@@ -11,15 +14,21 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-from semel.errors import StoreUnavailable
+from semel.errors import StoreTimeout, StoreUnavailable
 
 C = TypeVar("C")
 R = TypeVar("R")
 BATCH_MAX = 256
 HALVED_FROM = 48
 """So many calls that come at once are sent in two halves: while the store has the one, this process has the other."""
+SPOKEN_BY = 1.05
+"""What part of the time of a call its caller waits for the reason why there is no answer."""
 AWAY_AFTER = 2
 """A store is away when this many calls in a row got no answer: a single one may have been its own fault."""
+
+
+Member = tuple[C, asyncio.Future[R], float]
+"""A call, where its reply goes, and when its caller has waited long enough."""
 
 
 class Batcher(Generic[C, R]):
@@ -28,6 +37,9 @@ class Batcher(Generic[C, R]):
     `orphaned` is told of each call whose caller was cancelled after it was sent, with the reply or the failure, so
     that what the store granted to nobody can be given back. Every call must be safe to repeat: that is what an owner
     is for.
+
+    `timeout_s` bounds a call from when it is asked for until its caller is answered; `late` is what is said then. `send`
+    has the same bound and better words for what it waited for: it is let speak first (`SPOKEN_BY`).
 
     Callers who were answered together ask together again, and without `halves` the store and this process would wait
     for each other in turn. What has gathered while a batch was in flight is never halved.
@@ -40,19 +52,31 @@ class Batcher(Generic[C, R]):
         orphaned: Callable[[C, R | BaseException], None] | None = None,
         batch_max: int = BATCH_MAX,
         halves: bool = True,
+        timeout_s: float | None = None,
+        late: str = "the store did not answer in time",
     ) -> None:
         self._send = send
         self._orphaned = orphaned
         self._batch_max = batch_max
         self._halves = halves
-        self._waiting: deque[tuple[C, asyncio.Future[R]]] = deque()
+        self._timeout_s = timeout_s
+        self._late = late
+        self._waiting: deque[Member[C, R]] = deque()
+        self._flight: Sequence[Member[C, R]] = ()
+        self._landing: list[asyncio.Future[None]] = []
+        self._timer: asyncio.TimerHandle | None = None
         self._sender: asyncio.Task[None] | None = None
 
     async def call(self, call: C) -> R:
         """Send `call` with whatever else is waiting, and return its own reply."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
-        self._waiting.append((call, future))
+        due_s = 0.0
+        if self._timeout_s is not None:
+            due_s = loop.time() + self._timeout_s * SPOKEN_BY
+            if self._timer is None:  # one for many calls: a timer for each would cost more than the rest of this
+                self._timer = loop.call_at(due_s, self._look)
+        self._waiting.append((call, future, due_s))
         # A sender that was cancelled before it began never came to its own end, but it is done.
         if self._sender is None or self._sender.done():
             self._sender = loop.create_task(self._send_all())
@@ -68,48 +92,80 @@ class Batcher(Generic[C, R]):
         while self._sender is not None and not self._sender.done():
             await asyncio.wait([self._sender])
 
+    async def landed(self) -> None:
+        """Wait until what is in flight now is not any more, whether its callers still wait for it or not."""
+        if self._flight:
+            landing = asyncio.get_running_loop().create_future()
+            self._landing.append(landing)
+            await landing
+
     async def _send_all(self) -> None:
-        batch: list[tuple[C, asyncio.Future[R]]] = []
         came = len(self._waiting)
         most = (came + 1) // 2 if self._halves and came >= HALVED_FROM else came
         try:
             while self._waiting:
                 if batch := self._take(most):
+                    self._flight = batch
                     await self._send_batch(batch)
-                    batch, most = [], self._batch_max
+                    self._land()
+                    most = self._batch_max
         finally:
             self._sender = None
-            for _, future in (*batch, *self._waiting):  # only when the event loop is being shut down around us
+            for _, future, _ in (*self._flight, *self._waiting):  # only when the event loop is shut down around us
                 future.cancel()
             self._waiting.clear()
+            self._land()
 
-    def _take(self, most: int) -> list[tuple[C, asyncio.Future[R]]]:
+    def _take(self, most: int) -> list[Member[C, R]]:
         count = min(most, self._batch_max, len(self._waiting))
         taken = [self._waiting.popleft() for _ in range(count)]
-        return [member for member in taken if not member[1].cancelled()]  # never sent: there is nothing to give back
+        return [member for member in taken if not member[1].done()]  # never sent: there is nothing to give back
 
-    async def _send_batch(self, batch: list[tuple[C, asyncio.Future[R]]]) -> None:
+    def _land(self) -> None:
+        self._flight = ()
+        for landing in self._landing:
+            if not landing.done():
+                landing.set_result(None)
+        self._landing.clear()
+
+    def _look(self) -> None:
+        """Answer those who have waited long enough: the first ones, because all wait for as long."""
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        for _, future, due_s in (*self._flight, *self._waiting):
+            if future.done():
+                continue
+            if due_s > now_s:
+                self._timer = loop.call_at(due_s, self._look)
+                return
+            future.set_exception(StoreTimeout(self._late))
+
+    async def _send_batch(self, batch: list[Member[C, R]]) -> None:
         try:
-            replies = await self._sent([call for call, _ in batch])
+            replies = await self._sent([call for call, _, _ in batch])
         except Exception as error:
             failure = error
         else:
-            for (call, future), reply in zip(batch, replies, strict=True):
-                if isinstance(reply, Exception) or future.cancelled():
+            for (call, future, _), reply in zip(batch, replies, strict=True):
+                if isinstance(reply, Exception) or future.done():
                     self._answer(call, future, reply)
                 else:  # nearly all
                     future.set_result(reply)
             return
         if len(batch) == 1:
-            self._answer(*batch[0], failure)
+            self._answer(*batch[0][:2], failure)
+        elif isinstance(failure, StoreTimeout):  # each of them has waited for as long as it may
+            for call, future, _ in batch:
+                self._answer(call, future, StoreTimeout(str(failure)))
         else:
             await self._one_by_one(batch, failure)
 
-    async def _one_by_one(self, batch: list[tuple[C, asyncio.Future[R]]], failure: Exception) -> None:
+    async def _one_by_one(self, batch: list[Member[C, R]], failure: Exception) -> None:
         """Find out whose call it was. Once the store is seen to be away, the rest is told so without being tried."""
         failed_in_a_row = 0
-        for call, future in batch:
-            if future.cancelled() or failed_in_a_row == AWAY_AFTER:
+        for call, future, _ in batch:
+            if future.done() or failed_in_a_row == AWAY_AFTER:
                 reply: R | Exception = StoreUnavailable(str(failure))
             else:
                 try:
@@ -120,8 +176,8 @@ class Batcher(Generic[C, R]):
             self._answer(call, future, reply)
         if failed_in_a_row == AWAY_AFTER:  # what came meanwhile would only wait for the same
             while self._waiting:
-                call, future = self._waiting.popleft()
-                if not future.cancelled():
+                _, future, _ = self._waiting.popleft()
+                if not future.done():
                     future.set_exception(StoreUnavailable(str(failure)))
 
     async def _sent(self, calls: Sequence[C]) -> Sequence[R]:
@@ -133,6 +189,8 @@ class Batcher(Generic[C, R]):
     def _answer(self, call: C, future: asyncio.Future[R], reply: R | Exception) -> None:
         if future.cancelled():
             self._orphan(call, reply)
+        elif future.done():  # too late: its caller was told so, and gives back what it may have been granted
+            return
         elif isinstance(reply, Exception):
             future.set_exception(reply)
         else:

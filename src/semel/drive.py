@@ -12,10 +12,10 @@ from contextlib import nullcontext
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from semel.core.effects import Claim, Complete, Effect, Emit, Pause, Plan, Read, Release, Renew, Wait
+from semel.core.effects import Claim, Complete, Doubts, Effect, Emit, Pause, Plan, Read, Release, Renew, Wait
 from semel.errors import StoreError
 from semel.events import Event, EventKind
-from semel.store import AsyncStore, AsyncWatchable, Store, Watchable
+from semel.store import AsyncDoubting, AsyncStore, AsyncWatchable, Doubting, Store, Watchable
 from semel.timing import CallListener, Timing
 
 T = TypeVar("T")
@@ -25,6 +25,7 @@ Performers = Mapping[type[Effect[Any]], Callable[[Any], Any]]
 """Who performs which kind of effect."""
 NO_OTHERS: Performers = MappingProxyType({})
 NOT_ASKED: Any = object()
+NO_DOUBTS: frozenset[str] = frozenset()
 POLL_MS = 50
 """How often a store that cannot be watched is asked again."""
 
@@ -116,7 +117,11 @@ def performer(store: Store, on_event: OnEvent = ignore, others: Performers = NO_
         time.sleep(effect.pause_ms / 1000)
         return round(time.monotonic() * 1000)
 
-    return _by_kind({Emit: emit, Wait: wait, Pause: pause, **others}, _asking(store, on_event))
+    def doubts(effect: Doubts) -> frozenset[str]:
+        return store.doubts(effect.before) if isinstance(store, Doubting) else NO_DOUBTS
+
+    kinds: Performers = {Emit: emit, Wait: wait, Pause: pause, Doubts: doubts, **others}
+    return _by_kind(kinds, _asking(store, on_event))
 
 
 def async_performer(
@@ -143,7 +148,11 @@ def async_performer(
         await asyncio.sleep(effect.pause_ms / 1000)
         return round(time.monotonic() * 1000)
 
-    return _by_kind({Emit: emit, Wait: wait, Pause: pause, **others}, async_asking(store, on_event))
+    async def doubts(effect: Doubts) -> frozenset[str]:
+        return await store.doubts(effect.before) if isinstance(store, AsyncDoubting) else NO_DOUBTS
+
+    kinds: Performers = {Emit: emit, Wait: wait, Pause: pause, Doubts: doubts, **others}
+    return _by_kind(kinds, async_asking(store, on_event))
 
 
 def _by_kind(performers: Performers, ask: Callable[[Effect[Any]], Any]) -> Callable[[Effect[Any]], Any]:

@@ -15,6 +15,10 @@ class StoreUnavailable(StoreError):
     """The store could not answer: what was asked of it may or may not have happened."""
 
 
+class StoreTimeout(StoreUnavailable):
+    """The store said nothing for as long as one call may take, so its caller has waited long enough."""
+
+
 class StoreMisconfigured(StoreError):
     """The store cannot keep its promises as it is set up; the message names the setting and the way out."""
 

@@ -142,6 +142,23 @@ class AsyncWatchable(Protocol):
 
 
 @runtime_checkable
+class Doubting(Protocol):
+    """A store whose server may still carry out what its caller was told had failed."""
+
+    def doubts(self, before: frozenset[str] | None) -> frozenset[str]:
+        """Names of what is under way and may carry a claim that got no answer; of those in `before`, if given.
+
+        When none are left, what is not stored by now never will be.
+        """
+        ...
+
+
+@runtime_checkable
+class AsyncDoubting(Protocol):
+    async def doubts(self, before: frozenset[str] | None) -> frozenset[str]: ...
+
+
+@runtime_checkable
 class Inspectable(Protocol):
     def scan(self, filter: Filter = ..., *, cursor: str | None = None, limit: int = 100) -> Page:
         """Records that match, each once, in the store's own order.

@@ -12,7 +12,7 @@ from semel.core.effects import Claim, Pause, Renew, Wait
 from semel.core.policy import Policy
 from semel.core.protocol import acquire
 from semel.core.records import Acquired, Lease, Occupied
-from semel.errors import RecordUnreadable, StoreMisconfigured
+from semel.errors import RecordUnreadable, StoreMisconfigured, StoreTimeout
 from semel.events import EventKind
 
 POLICY = Policy()
@@ -108,6 +108,28 @@ class TestStoreAway:
             told(EventKind.STORE_FAILED, detail=str(AWAY)),
         )
         assert decision == Undecided(AWAY)
+
+    @pytest.mark.parametrize("before", [(), (50, 100)], ids=["at once", "later"])
+    def test_who_waited_for_a_whole_time_out_does_not_wait_for_another(self, before: tuple[int, ...]) -> None:
+        late = StoreTimeout("no answer within 5 s")
+        decision = play(
+            acquire(KEY, SAME, "mine", POLICY),
+            *unanswered(CLAIM, *before),
+            (CLAIM, late),
+            told(EventKind.STORE_FAILED, detail=str(late)),
+        )
+        assert decision == Undecided(late)
+
+    def test_nor_for_the_renewal_of_what_was_read_back(self) -> None:
+        late = StoreTimeout("no answer within 5 s")
+        decision = play(
+            acquire(KEY, SAME, "mine", POLICY),
+            *unanswered(CLAIM, 50),
+            (CLAIM, GRANTED),
+            (Renew(MINE, POLICY.lease_ms), late),
+            told(EventKind.STORE_FAILED, detail=str(late)),
+        )
+        assert decision == Undecided(late)
 
     def test_nothing_runs_when_the_store_cannot_decide_within_the_bound(self) -> None:
         decision = play(

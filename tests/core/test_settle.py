@@ -22,12 +22,12 @@ from semel.core.decisions import (
     Unknown,
     Unreadable,
 )
-from semel.core.effects import Claim, Complete, Pause, Plan, Read, Release
+from semel.core.effects import Claim, Complete, Doubts, Pause, Plan, Read, Release
 from semel.core.policy import Policy
 from semel.core.protocol import abandon, look, settle
 from semel.core.records import NOBODY, Acquired, Lease, Occupied, Record, Result
 from semel.core.tables import Ending
-from semel.errors import RecordUnreadable, StoreMisconfigured
+from semel.errors import RecordUnreadable, StoreError, StoreMisconfigured, StoreTimeout
 from semel.events import EventKind
 
 POLICY = Policy(lease=0.2)
@@ -35,6 +35,7 @@ MINE = lease_of("first")
 COMPLETE = Complete(MINE, ANSWER, POLICY.retention_ms)
 RELEASE = Release(MINE)
 READ_BACK = (50, 100, 200, 400)
+DAY_MS = 86_400_000
 
 
 def ended(ending: Ending, result: Result | None = None, *, kept_ms: int | None = None) -> Plan[Settlement]:
@@ -73,14 +74,42 @@ class TestComplete:
             ended(Ending.SUCCEEDED, ANSWER),
             *unanswered(COMPLETE, 50, 100),  # the third pause would end after the lease of 200 ms
             (COMPLETE, AWAY),
+            (Read(KEY), AWAY),
             told(EventKind.NOT_STORED, 1, str(AWAY)),
         )
         assert settlement == NotStored(AWAY)
 
-    def test_a_misconfigured_store_is_not_asked_again(self) -> None:
-        error = StoreMisconfigured("read-only")
-        steps: list[Step] = [(COMPLETE, error), told(EventKind.NOT_STORED, 1, "read-only")]
+    @pytest.mark.parametrize(
+        "error", [StoreMisconfigured("wrong password"), StoreTimeout("no answer"), StoreError("?")]
+    )
+    def test_whatever_the_store_fails_with_is_worth_another_try(self, error: StoreError) -> None:
+        """The work has run: an operator may mend a setting before the lease is over."""
+        steps: list[Step] = [(COMPLETE, error), (Pause(50), None), (COMPLETE, error), (Pause(100), None)]
+        settlement = play(ended(Ending.SUCCEEDED, ANSWER), *steps, (COMPLETE, True), told(EventKind.COMPLETED, 1))
+        assert settlement == Stored()
+
+    def test_a_record_that_cannot_be_read_will_not_change(self) -> None:
+        error = RecordUnreadable("format 9")
+        steps: list[Step] = [(COMPLETE, error), (Read(KEY), error), told(EventKind.NOT_STORED, 1, "format 9")]
         assert play(ended(Ending.SUCCEEDED, ANSWER), *steps) == NotStored(error)
+
+    MINE_NOW = replace(SUCCEEDED, owner="first")
+
+    @pytest.mark.parametrize(
+        ("held", "stored"),
+        [
+            pytest.param(MINE_NOW, True, id="it is there"),
+            pytest.param(replace(MINE_NOW, owner="second"), False, id="another result"),
+            pytest.param(replace(MINE_NOW, owner=NOBODY), False, id="an operator's"),
+            pytest.param(LIVE, False, id="still in progress"),
+            pytest.param(None, False, id="gone"),
+        ],
+    )
+    def test_whose_every_reply_was_lost_is_looked_for_once(self, held: Record | None, stored: bool) -> None:
+        steps = (*unanswered(COMPLETE, 50, 100), (COMPLETE, AWAY), (Read(KEY), held))
+        event = told(EventKind.COMPLETED, 1) if stored else told(EventKind.NOT_STORED, 1, str(AWAY))
+        settlement = play(ended(Ending.SUCCEEDED, ANSWER), *steps, event)
+        assert settlement == (Stored() if stored else NotStored(AWAY))
 
 
 class TestSuperseded:
@@ -153,6 +182,13 @@ class TestRelease:
         )
         assert settlement == NotStored(AWAY)
 
+    def test_is_tried_for_as_long_as_the_lease(self) -> None:
+        """Nothing was done, and only a release says so: without it the key is unknown."""
+        plan = settle(MINE, Ending.REFUSED, None, Policy(lease=3), fingerprint=SAME)
+        error = StoreMisconfigured("wrong password")
+        tries = [step for pause_ms in (50, 100, 200, 400, 800) for step in ((RELEASE, error), (Pause(pause_ms), None))]
+        assert play(plan, *tries, (RELEASE, True), told(EventKind.RELEASED, 1)) == Released()
+
 
 def test_work_that_was_interrupted_is_left_alone() -> None:
     assert play(ended(Ending.INTERRUPTED, ANSWER), told(EventKind.LEFT, 1)) == Left()
@@ -161,17 +197,55 @@ def test_work_that_was_interrupted_is_left_alone() -> None:
 class TestAbandon:
     """A claim that may have been granted to a caller who is gone."""
 
+    NONE: frozenset[str] = frozenset()
+    CERTAIN: Step = (Doubts(None), NONE)
+
     @pytest.mark.parametrize("reply", [True, False])
     def test_goes_back_and_is_reported_if_it_was_there(self, reply: bool) -> None:
-        assert play(abandon(MINE), (RELEASE, reply), *([told(EventKind.RELEASED, 1)] if reply else []))
+        assert play(abandon(MINE), self.CERTAIN, (RELEASE, reply), *([told(EventKind.RELEASED, 1)] if reply else []))
 
-    def test_is_tried_for_a_minute(self) -> None:
-        pauses = list(pauses_ms(budget_ms=60_000))
-        assert 55_000 < sum(pauses) <= 60_000
-        assert not play(abandon(MINE), *unanswered(RELEASE, *pauses), (RELEASE, AWAY))
+    def test_of_which_the_store_is_sure_is_asked_for_once(self) -> None:
+        doubts = frozenset({"a transaction"})
+        assert play(abandon(MINE), (Doubts(None), doubts), (RELEASE, True), told(EventKind.RELEASED, 1))
 
-    def test_a_misconfigured_store_is_not_asked_again(self) -> None:
-        assert not play(abandon(MINE), (RELEASE, StoreMisconfigured("read-only")))
+    @pytest.mark.parametrize("reply", [True, False])
+    def test_that_may_still_come_to_be_is_asked_for_until_it_cannot(self, reply: bool) -> None:
+        """A "no" says only that the claim is not there yet, while what may carry it is under way."""
+        both, one = frozenset({"a transaction", "a process"}), frozenset({"a process"})
+        assert play(
+            abandon(MINE),
+            (Doubts(None), both),
+            (RELEASE, False),
+            (Pause(50), None),
+            (Doubts(both), one),
+            (Pause(100), None),
+            (Doubts(one), AWAY),
+            (Pause(50), None),
+            (Doubts(one), one),
+            (Pause(200), None),
+            (Doubts(one), self.NONE),
+            (RELEASE, reply),
+            *([told(EventKind.RELEASED, 1)] if reply else []),
+        )
+
+    @pytest.mark.parametrize("error", [AWAY, StoreMisconfigured("wrong password")])
+    def test_is_tried_for_a_day(self, error: StoreError) -> None:
+        pauses = list(pauses_ms(budget_ms=DAY_MS))
+        assert DAY_MS - 3_000 < sum(pauses) <= DAY_MS
+        tries = [step for pause_ms in pauses for step in ((RELEASE, error), (Pause(pause_ms), None))]
+        assert not play(abandon(MINE), self.CERTAIN, *tries, (RELEASE, error))
+
+    def test_is_in_doubt_for_a_day_at_most(self) -> None:
+        doubts = frozenset({"a prepared transaction"})
+        asked = [
+            step
+            for pause_ms in pauses_ms(budget_ms=DAY_MS)
+            for step in ((Pause(pause_ms), None), (Doubts(doubts), doubts))
+        ]
+        assert play(abandon(MINE), (Doubts(None), doubts), (RELEASE, False), *asked, (RELEASE, False))
+
+    def test_whose_record_cannot_be_read_is_left(self) -> None:
+        assert not play(abandon(MINE), self.CERTAIN, (RELEASE, RecordUnreadable("format 9")))
 
 
 @pytest.mark.parametrize(

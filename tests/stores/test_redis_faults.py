@@ -13,6 +13,7 @@ from redis.exceptions import ResponseError
 
 from semel import Acquired, Key, Lease, Occupied, Result, StoreUnavailable
 from semel.core.effects import Plan, do
+from semel.errors import StoreTimeout
 from semel.stores.redis import AsyncRedisStore, RedisStore
 from semel.stores.redis.commands import Command
 from servers.redis import RedisServer
@@ -60,7 +61,7 @@ def test_a_late_reply_is_nobody_else_s(private_redis: RedisServer) -> None:
             asked = (store.get(key(1)), store.claim(key(1), "f", owner="other", **CLAIM), store.scan(), store.counts())
             replies = await asyncio.gather(*asked, return_exceptions=True)
             private_redis.resume()
-            assert {type(reply) for reply in replies} == {StoreUnavailable}
+            assert {type(reply) for reply in replies} == {StoreTimeout}
             assert await store.get(key(2)) is None
             assert granted(await store.claim(key(2), "f", owner="two", **CLAIM)).key == key(2)
             assert len((await store.scan()).records) == 2
@@ -232,7 +233,7 @@ def test_a_full_pool_says_so(private_redis: RedisServer) -> None:
         with ThreadPoolExecutor(8) as threads:
             errors = [work.exception() for work in [threads.submit(store.get, KEY) for _ in range(8)]]
         private_redis.resume()
-        assert {type(error) for error in errors} == {StoreUnavailable}
+        assert {type(error) for error in errors} == {StoreTimeout}
         assert any("all 1 connections were busy" in str(error) for error in errors)
         assert store.get(KEY) is None
 

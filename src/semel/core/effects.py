@@ -87,6 +87,15 @@ class Read(Effect[Record | None], frozen=True, gc=False):
     key: Key
 
 
+class Doubts(Effect[frozenset[str]], frozen=True):
+    """What the store cannot know the end of yet: names of what is under way and may carry a claim that got no answer.
+
+    With `before`, those of them that still are. None are left when whatever is not stored by now never will be.
+    """
+
+    before: frozenset[str] | None
+
+
 class Resolve(Effect[bool], frozen=True):
     """End the unknown outcome of what was looked at. Owner and attempt name it: a freed key counts from 1 again."""
 

@@ -7,6 +7,7 @@ back: the store gives an owner its own lease again, and keeps the first result o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import assert_never
 
 from semel.core.backoff import pauses_ms
@@ -28,17 +29,33 @@ from semel.core.decisions import (
     Unknown,
     Unreadable,
 )
-from semel.core.effects import Claim, Complete, Effect, Emit, Pause, Plan, Read, Release, Renew, T, Wait, do
+from semel.core.effects import (
+    Claim,
+    Complete,
+    Doubts,
+    Effect,
+    Emit,
+    Pause,
+    Plan,
+    Read,
+    Release,
+    Renew,
+    T,
+    Wait,
+    do,
+)
 from semel.core.policy import Policy
 from semel.core.records import NOBODY, Acquired, Claimed, Key, Lease, Occupied, Record, Result
 from semel.core.reports import acquired, settled
 from semel.core.tables import SETTLE, Disposal, Ending, Verdict, situation, verdict
-from semel.errors import RecordUnreadable, StoreError, StoreUnavailable
+from semel.errors import RecordUnreadable, StoreError, StoreTimeout, StoreUnavailable
 
 READ_BACK_MS = 1_000
 """How long a claim whose fate is not known is asked for again before the caller is told to come back."""
-ABANDON_MS = 60_000
-"""How long an abandoned claim is released in the background; after that its lease lapses."""
+ABANDON_MS = 86_400_000
+"""How long the store is asked, in the background, about a claim whose fate is not known; after that its lease lapses.
+
+The same as the default retention: a record that is older is past it."""
 
 
 def claim_for(key: Key, fingerprint: str, owner: str, policy: Policy) -> Claim:
@@ -112,11 +129,11 @@ def acquire(key: Key, fingerprint: str, owner: str, policy: Policy, *, wait_ms: 
             try:
                 claimed: Claimed = yield claim
             except StoreUnavailable as error:
-                claimed, repeated = (yield from _again(claim, error, budget_ms=READ_BACK_MS)), True
+                claimed, repeated = (yield from _read_back(claim, error)), True
             decision = decide(claimed, fingerprint, policy)
             if repeated and isinstance(decision, Run):
                 # Its lease may be nearly over, or in other hands: work begins with a whole one.
-                lease = yield from _persist(Renew(decision.lease, policy.lease_ms), budget_ms=READ_BACK_MS)
+                lease = yield from _ask(Renew(decision.lease, policy.lease_ms))
                 if lease is None:
                     continue
                 decision = Run(lease)
@@ -160,27 +177,33 @@ def look(key: Key, owner: str, policy: Policy, *, unseen: str = "") -> Plan[Occu
     same moment, it is given back. `unseen` is the fingerprint of a request whose record is in its own open transaction:
     reading does not show that record, and a claim does.
     """
-    record = yield from _persist(Read(key), budget_ms=READ_BACK_MS)
+    record = yield from _ask(Read(key))
     if record is None and not unseen:
         return None
     if record is not None and record.result is not None and not record.refuse_ms:
         return Occupied(record, 0)
     fingerprint = unseen if record is None else record.fingerprint
     claim = Claim(key, fingerprint, owner, policy.lease_ms, policy.retention_ms, takeover=False)
-    claimed = yield from _persist(claim, budget_ms=READ_BACK_MS)
+    claimed = yield from _ask(claim)
     if isinstance(claimed, Occupied):
         return claimed
-    yield from _persist(Release(claimed.lease), budget_ms=READ_BACK_MS)
+    yield from _ask(Release(claimed.lease))
     return None
 
 
 def abandon(lease: Lease) -> Plan[bool]:
     """Release a claim that may have been granted to a caller who is gone.
 
+    A store that does not know the claim may come to know it: what carried the claim may still be under way (a
+    transaction that waits for a standby, a server that stood still). So a "no" counts once all of that has ended.
     Nothing ran; says whether the store answered.
     """
     try:
-        released = yield from _persist(Release(lease), budget_ms=ABANDON_MS)
+        doubts = yield from _insist(Doubts(None), budget_ms=ABANDON_MS)
+        released = yield from _insist(Release(lease), budget_ms=ABANDON_MS)
+        if doubts and not released:
+            yield from _outlast(doubts)
+            released = yield from _insist(Release(lease), budget_ms=ABANDON_MS)
     except StoreError:
         return False
     if released:
@@ -188,25 +211,43 @@ def abandon(lease: Lease) -> Plan[bool]:
     return True
 
 
+def _outlast(doubts: frozenset[str]) -> Plan[None]:
+    """Pause until nothing of this is under way any more."""
+    for pause_ms in pauses_ms(budget_ms=ABANDON_MS):
+        yield from do(Pause(pause_ms))
+        doubts = yield from _insist(Doubts(doubts), budget_ms=ABANDON_MS)
+        if not doubts:
+            return
+
+
 def _store(complete: Complete, fingerprint: str, policy: Policy) -> Plan[Settlement]:
     try:
         try:
             ours: bool = yield complete
-        except StoreUnavailable as error:
-            ours = yield from _again(complete, error, budget_ms=policy.lease_ms)
+        except StoreError as error:
+            ours = yield from _again(complete, error, _may_change, budget_ms=policy.lease_ms)
         if ours:
             return STORED
     except StoreError as error:
-        return NotStored(error)
+        return STORED if (yield from _has_stored(complete.lease)) else NotStored(error)
     return Superseded((yield from _holds_now(complete.lease.key, fingerprint, policy)))
+
+
+def _has_stored(lease: Lease) -> Plan[bool]:
+    """Whether a completion whose every reply was lost is there all the same: one look, by owner."""
+    try:
+        record = yield from do(Read(lease.key))
+    except StoreError:
+        return False
+    return record is not None and record.owner == lease.owner and record.result is not None
 
 
 def _give_back(lease: Lease, fingerprint: str, policy: Policy) -> Plan[Settlement]:
     try:
         try:
             ours: bool = yield Release(lease)
-        except StoreUnavailable as error:
-            yield from _again(Release(lease), error, budget_ms=READ_BACK_MS)
+        except StoreError as error:
+            yield from _again(Release(lease), error, _may_change, budget_ms=max(policy.lease_ms, READ_BACK_MS))
             ours = True  # "no" to a repeat may mean that the first try went through; the key is not ours either way
     except StoreError as error:
         return NotStored(error)
@@ -218,7 +259,7 @@ def _give_back(lease: Lease, fingerprint: str, policy: Policy) -> Plan[Settlemen
 
 def _holds_now(key: Key, fingerprint: str, policy: Policy) -> Plan[Held]:
     try:
-        record = yield from _persist(Read(key), budget_ms=READ_BACK_MS)
+        record = yield from _ask(Read(key))
     except RecordUnreadable as error:
         return Unreadable(error)
     except StoreError as error:
@@ -234,27 +275,54 @@ def _holds_now(key: Key, fingerprint: str, policy: Policy) -> Plan[Held]:
     return Unknown(record) if record.owner == NOBODY else InFlight(record, policy.lease_ms)
 
 
-def _persist(effect: Effect[T], *, budget_ms: int) -> Plan[T]:
-    """Ask until the store answers or the time is used up."""
+def _ask(effect: Effect[T]) -> Plan[T]:
+    """Ask for a caller who waits: after a failure within a short bound, and never for a second time-out."""
     try:
         return (yield from do(effect))
     except StoreUnavailable as error:
-        return (yield from _again(effect, error, budget_ms=budget_ms))
+        return (yield from _read_back(effect, error))
 
 
-def _again(effect: Effect[T], failure: StoreUnavailable, *, budget_ms: int) -> Plan[T]:
-    """Ask again after a `failure`, until the store answers or the time is used up; from now on everything takes of it.
+def _read_back(effect: Effect[T], failure: StoreUnavailable) -> Plan[T]:
+    return _again(effect, failure, _may_be_read_back, budget_ms=READ_BACK_MS)
 
-    Not around the first try: nearly all calls are answered then, and every request pays for what surrounds it.
+
+def _insist(effect: Effect[T], *, budget_ms: int) -> Plan[T]:
+    """Ask until the store answers or the time is used up, whatever it fails with."""
+    try:
+        return (yield from do(effect))
+    except StoreError as error:
+        return (yield from _again(effect, error, _may_change, budget_ms=budget_ms))
+
+
+def _may_be_read_back(failure: StoreError) -> bool:
+    """Whether a caller who waits gains by another try: not from a store that used up the time of a whole call."""
+    return isinstance(failure, StoreUnavailable) and not isinstance(failure, StoreTimeout)
+
+
+def _may_change(failure: StoreError) -> bool:
+    """Whether a later try may go better: a store comes back, and operators mend settings, but not records."""
+    return not isinstance(failure, RecordUnreadable)
+
+
+def _again(
+    effect: Effect[T], failure: StoreError, may_help: Callable[[StoreError], bool], *, budget_ms: int
+) -> Plan[T]:
+    """Ask again after a `failure` while that `may_help`, until the store answers or the time is used up.
+
+    From now on everything takes of that time. Not around the first try: nearly all calls are answered then, and every
+    request pays for what surrounds it.
     """
     failed_ms: int | None = None
     for pause_ms in pauses_ms(budget_ms=budget_ms):
+        if not may_help(failure):
+            break
         now_ms = yield from do(Pause(pause_ms))
         failed_ms = now_ms - pause_ms if failed_ms is None else failed_ms
         if now_ms - failed_ms > budget_ms:
             break
         try:
             return (yield from do(effect))
-        except StoreUnavailable as error:
+        except StoreError as error:
             failure = error
     raise failure

@@ -27,6 +27,9 @@ class CoalescedFace(AsyncFace):
     """
 
     _halves = True
+    _timeout_s: float | None = None
+    """How long a caller waits, whatever becomes of its call meanwhile; `_late` is what it is told then."""
+    _late = "the store did not answer in time"
 
     def __init__(self) -> None:
         self._lanes: PerLoop[dict[object, Batcher[Any, Any]]] = PerLoop(dict)
@@ -43,8 +46,16 @@ class CoalescedFace(AsyncFace):
         lanes, name = self._lanes.get(), self._lane(call)
         lane = lanes.get(name)
         if lane is None:
-            lane = lanes[name] = Batcher(self._send, orphaned=self._orphaned, halves=self._halves)
+            lane = lanes[name] = Batcher(
+                self._send, orphaned=self._orphaned, halves=self._halves, timeout_s=self._timeout_s, late=self._late
+            )
         return lane.call(call)
+
+    async def doubts(self, before: frozenset[str] | None) -> frozenset[str]:
+        """Wait for what this process itself has under way. Stores whose servers may have more override this."""
+        for lane in list(self._lanes.get().values()):
+            await lane.landed()
+        return frozenset()
 
     async def _drain(self) -> None:
         """Let everything that was asked for end. The first step of every `close`."""

@@ -8,12 +8,21 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
 from semel.core.records import Claimed, Key, Lease, Record, Result
-from semel.store import AsyncInspectable, AsyncMigratable, AsyncRemovable, AsyncResolvable, AsyncStore, AsyncWatchable
+from semel.store import (
+    AsyncDoubting,
+    AsyncInspectable,
+    AsyncMigratable,
+    AsyncRemovable,
+    AsyncResolvable,
+    AsyncStore,
+    AsyncWatchable,
+)
 
 T = TypeVar("T")
 P = ParamSpec("P")
 ABILITIES: dict[type, tuple[str, ...]] = {
     AsyncWatchable: ("wait",),
+    AsyncDoubting: ("doubts",),
     AsyncInspectable: ("scan", "counts"),
     AsyncResolvable: ("resolve",),
     AsyncRemovable: ("remove", "expire"),

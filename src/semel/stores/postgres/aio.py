@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
+from semel.core.effects import Doubts, Effect
 from semel.core.records import Key
 from semel.store import Clock, Counts, Filter, Migration, Page
 from semel.stores.coalesced import CoalescedFace
@@ -26,6 +27,8 @@ class AsyncPostgresStore(CoalescedFace):
     def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
         super().__init__()
         self._settings = settings
+        self._timeout_s = settings.timeout_s
+        self._late = f"{settings.shown}: no answer within {settings.timeout_s:g} s"
         self._clock = clock
         self._scripts = Scripts(settings.schema)
         self._connections = PerLoop(lambda: AsyncConnections(settings))
@@ -33,6 +36,10 @@ class AsyncPostgresStore(CoalescedFace):
 
     async def wait(self, key: Key, *, owner: str, timeout_ms: int) -> bool:
         return await self._watch.get().wait(key, timeout_ms / 1000, lambda: self._run(self._scripts.watch(key, owner)))
+
+    async def doubts(self, before: frozenset[str] | None) -> frozenset[str]:
+        await super().doubts(before)
+        return await self._call(Doubts(before))
 
     async def scan(self, filter: Filter = Filter(), *, cursor: str | None = None, limit: int = 100) -> Page:
         return await self._run(self._scripts.scan(filter, cursor, limit, self._now_ms()))
@@ -58,7 +65,19 @@ class AsyncPostgresStore(CoalescedFace):
         if connections is not None:
             await connections.close()
 
+    def _call(self, call: Effect[T]) -> Coroutine[Any, Any, T]:
+        if self._settings.migrate and not self._connections.get().is_ready:
+            return self._migrate_and_call(call)
+        return super()._call(call)
+
+    async def _migrate_and_call(self, call: Effect[T]) -> T:
+        """The first calls wait for the tables, which may take longer than a call may."""
+        await self._connections.get().make_ready()
+        return await super()._call(call)
+
     async def _send(self, calls: Sequence[Any]) -> Sequence[Any]:
+        if isinstance(calls[0], Doubts):
+            return await self._run(self._scripts.doubts(calls, self._connections.get().lost_backends))
         replies = await self._run(self._scripts.answer(calls, self._now_ms()))
         wake = self._watch.get().waiters.wake
         for call, reply in zip(calls, replies, strict=True):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import TypeVar
 
 import psycopg
@@ -23,7 +23,12 @@ from semel.stores.postgres.arrays import packed
 from semel.stores.sql.statements import Rows, Statement
 
 RV = TypeVar("RV")
+W = TypeVar("W")
 GOOD = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
+
+
+class Silent(psycopg.OperationalError):
+    """The server said nothing until the time of the call was used up."""
 
 
 class Exchange:
@@ -69,29 +74,28 @@ def _good(results: Sequence[PGresult]) -> PGresult:
     return results[-1]
 
 
-def bounded(exchange: PQGen[RV], timeout_s: float) -> PQGen[RV]:
-    """Pass on what the driver waits for, and give up when the server says nothing for too long."""
-    deadline = time.monotonic() + timeout_s
+def bounded(exchange: Generator[W, Ready | int, RV], due_s: float, timeout_s: float) -> Generator[W, Ready | int, RV]:
+    """Pass on what the driver waits for, and give up when the server says nothing until `due_s`."""
     try:
         wanted = next(exchange)
         while True:
             ready = yield wanted
-            if not ready and time.monotonic() >= deadline:
-                raise psycopg.OperationalError(f"no answer within {timeout_s:g} s")
+            if not ready and time.monotonic() >= due_s:
+                raise Silent(f"no answer within {timeout_s:g} s")
             wanted = exchange.send(ready)
     except StopIteration as stop:
         value: RV = stop.value
         return value
 
 
-async def answered(exchange: PQGen[RV], fileno: int, timeout_s: float) -> RV:
+async def answered(exchange: PQGen[RV], fileno: int, due_s: float, timeout_s: float) -> RV:
     """The same for a batch of a coroutine, with one timer: psycopg's own wait has one for each tenth of a second.
 
     Nor does it ask the server to stop when it is cancelled. Batches have a task of their own, which nobody cancels
     before the event loop ends.
     """
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout_s
+    deadline = loop.time() + due_s - time.monotonic()
     try:
         wanted = next(exchange)
         while True:
@@ -110,7 +114,7 @@ async def answered(exchange: PQGen[RV], fileno: int, timeout_s: float) -> RV:
                 if wanted & Wait.W:
                     loop.remove_writer(fileno)
             if not ready:
-                raise psycopg.OperationalError(f"no answer within {timeout_s:g} s")
+                raise Silent(f"no answer within {timeout_s:g} s")
             wanted = exchange.send(ready)
     except StopIteration as stop:
         value: RV = stop.value

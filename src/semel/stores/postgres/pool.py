@@ -2,22 +2,26 @@
 
 Not psycopg's pool, on purpose: that one connects in the background, with pauses that grow to minutes, and lets callers
 wait meanwhile. A store that cannot be reached has to say so at once, with the reason, and to be back with the server.
+
+A call has one deadline (`due_s`) for all that it waits for: a free slot, a new connection, and its statements.
 """
 
 from __future__ import annotations
 
 import asyncio
 import queue
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from semel.core.effects import Effect, T
 from semel.drive import adrive, drive
-from semel.errors import StoreUnavailable
+from semel.errors import StoreTimeout
 from semel.stores.local import AsyncOnce, Once
 from semel.stores.postgres import schema
 from semel.stores.postgres.connect import AsyncLink, Link, failures_of
+from semel.stores.postgres.doubts import LostBackends
 from semel.stores.postgres.settings import Settings
 from semel.stores.sql.statements import Rows, Script
 
@@ -34,26 +38,25 @@ class Connections:
         for _ in range(settings.pool_max):
             self._slots.put(None)
         self._lost = 0  # how many connections failed; the idle ones from before the last failure are not trusted
+        self.lost_backends = LostBackends()
         self._ready = Once()
 
     def run(self, script: Script[T]) -> T:
+        due_s = time.monotonic() + self._settings.timeout_s
         if not self._ready.done:
-            self._ready.do(self._make_ready)
-        link = self._take()
+            self._ready.do(lambda: self._make_ready(due_s))
+        link = self._take(due_s)
         try:
             return drive(script, link.perform)
         finally:
             self._give_back(link)
 
-    def run_alone(self, script: Script[T], *, patient: bool = True) -> T:
-        """Run a script in one transaction; `patient` with all the time that a migration needs."""
-        with self._borrowed() as link, failures_of(self._settings.shown):
-            try:
-                link.timeout_s = MIGRATE_S if patient else self._settings.timeout_s
-                with link.transaction():
-                    return drive(script, link.perform)
-            finally:
-                link.timeout_s = self._settings.timeout_s
+    def run_alone(self, script: Script[T], *, due_s: float | None = None) -> T:
+        """Run a script in one transaction; without `due_s` with all the time that a migration needs."""
+        with self._borrowed(due_s) as link, failures_of(self._settings.shown):
+            link.due_s = due_s or time.monotonic() + MIGRATE_S
+            with link.transaction():
+                return drive(script, link.perform)
 
     def with_link(self, look: Callable[[Callable[[Effect[Any]], Rows]], T]) -> T:
         """Let `look` ask in one transaction, whatever the schema is: nothing is made ready for it."""
@@ -69,28 +72,29 @@ class Connections:
             if link is not None:
                 link.close()
 
-    def _make_ready(self) -> None:
-        self.run_alone(schema.ready(self._settings), patient=self._settings.migrate)
+    def _make_ready(self, due_s: float) -> None:
+        self.run_alone(schema.ready(self._settings), due_s=None if self._settings.migrate else due_s)
 
     @contextmanager
-    def _borrowed(self) -> Iterator[Link]:
-        link = self._take()
+    def _borrowed(self, due_s: float | None = None) -> Iterator[Link]:
+        link = self._take(due_s or time.monotonic() + self._settings.timeout_s)
         try:
             yield link
         finally:
             self._give_back(link)
 
-    def _take(self) -> Link:
+    def _take(self, due_s: float) -> Link:
         try:
-            link = self._slots.get(timeout=self._settings.timeout_s)
+            link = self._slots.get(timeout=max(0.0, due_s - time.monotonic()))
         except queue.Empty:
-            raise StoreUnavailable(busy(self._settings)) from None
+            raise StoreTimeout(busy(self._settings)) from None
         if link is not None and link.lost_before == self._lost:
+            link.due_s = due_s
             return link
         try:
             if link is not None:
                 link.close()
-            link = Link.open(self._settings)
+            link = Link.open(self._settings, due_s)
         except BaseException:
             self._slots.put(None)
             raise
@@ -100,6 +104,7 @@ class Connections:
     def _give_back(self, link: Link) -> None:
         if link.closed:
             self._lost += 1
+            self.lost_backends.add(link.backend)
         self._slots.put(None if link.closed else link)
 
 
@@ -112,26 +117,25 @@ class AsyncConnections:
         for _ in range(settings.pool_max):
             self._slots.put_nowait(None)
         self._lost = 0
+        self.lost_backends = LostBackends()
         self._ready = AsyncOnce()
 
     async def run(self, script: Script[T]) -> T:
+        due_s = time.monotonic() + self._settings.timeout_s
         if not self._ready.done:
-            await self._ready.do(self._make_ready)
-        link = await self._take()
+            await self.make_ready(due_s)
+        link = await self._take(due_s)
         try:
             return await adrive(script, link.perform)
         finally:
             self._give_back(link)
 
-    async def run_alone(self, script: Script[T], *, patient: bool = True) -> T:
-        async with self._borrowed() as link:
+    async def run_alone(self, script: Script[T], *, due_s: float | None = None) -> T:
+        async with self._borrowed(due_s) as link:
             with failures_of(self._settings.shown):
-                try:
-                    link.timeout_s = MIGRATE_S if patient else self._settings.timeout_s
-                    async with link.transaction():
-                        return await adrive(script, link.perform)
-                finally:
-                    link.timeout_s = self._settings.timeout_s
+                link.due_s = due_s or time.monotonic() + MIGRATE_S
+                async with link.transaction():
+                    return await adrive(script, link.perform)
 
     async def close(self) -> None:
         for _ in range(self._settings.pool_max):
@@ -142,34 +146,41 @@ class AsyncConnections:
             if link is not None:
                 await link.close()
 
-    async def _slot(self) -> AsyncLink | None:
+    async def _slot(self, due_s: float) -> AsyncLink | None:
         if not self._slots.empty():  # a timer for nothing costs as much as the rest of this
             return self._slots.get_nowait()
         try:
-            async with asyncio.timeout(self._settings.timeout_s):
+            async with asyncio.timeout(due_s - time.monotonic()):
                 return await self._slots.get()
         except TimeoutError:
-            raise StoreUnavailable(busy(self._settings)) from None
+            raise StoreTimeout(busy(self._settings)) from None
 
-    async def _make_ready(self) -> None:
-        await self.run_alone(schema.ready(self._settings), patient=self._settings.migrate)
+    @property
+    def is_ready(self) -> bool:
+        return self._ready.done
+
+    async def make_ready(self, due_s: float | None = None) -> None:
+        """Look at the schema, once, and create or upgrade it if the settings say so."""
+        by_s = None if self._settings.migrate else due_s
+        await self._ready.do(lambda: self.run_alone(schema.ready(self._settings), due_s=by_s))
 
     @asynccontextmanager
-    async def _borrowed(self) -> AsyncIterator[AsyncLink]:
-        link = await self._take()
+    async def _borrowed(self, due_s: float | None = None) -> AsyncIterator[AsyncLink]:
+        link = await self._take(due_s or time.monotonic() + self._settings.timeout_s)
         try:
             yield link
         finally:
             self._give_back(link)
 
-    async def _take(self) -> AsyncLink:
-        link = await self._slot()
+    async def _take(self, due_s: float) -> AsyncLink:
+        link = await self._slot(due_s)
         if link is not None and link.lost_before == self._lost:
+            link.due_s = due_s
             return link
         try:
             if link is not None:
                 await link.close()
-            link = await AsyncLink.open(self._settings)
+            link = await AsyncLink.open(self._settings, due_s)
         except BaseException:
             self._slots.put_nowait(None)
             raise
@@ -179,6 +190,7 @@ class AsyncConnections:
     def _give_back(self, link: AsyncLink) -> None:
         if link.closed:
             self._lost += 1
+            self.lost_backends.add(link.backend)
         self._slots.put_nowait(None if link.closed else link)
 
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 from semel.stores.sql.rows import COLUMNS, IN_PROGRESS
 
 TABLE = "semel_records"
+BACKEND = "pid || '@' || extract(epoch FROM backend_start)"
+"""Names one process of the server: numbers are used again."""
 CHANNEL = "semel"
 
 RECORD = ", ".join(f"r.{column}" for column in COLUMNS)
@@ -208,6 +210,23 @@ WITH held AS (
     RETURNING 1
 )
 SELECT 1 FROM held WHERE watched UNION ALL SELECT * FROM marked"""
+
+
+def doubts(table: str) -> str:
+    """Of the processes in `$1`, those that are alive; and the transactions that wrote to the table and have not ended.
+
+    Such a transaction may carry a claim that nobody can see yet: while a commit waits for a standby it keeps its locks.
+    Of those, too, only what `$1` names, unless `$2`.
+    """
+    quoted = table.replace("'", "''")
+    return f"""
+SELECT name FROM (SELECT {BACKEND} AS name FROM pg_stat_activity) AS alive WHERE name = ANY ($1::text[])
+UNION ALL
+SELECT name FROM (
+    SELECT pid || '/' || virtualtransaction AS name FROM pg_locks
+    WHERE locktype = 'relation' AND relation = to_regclass('{quoted}') AND mode = 'RowExclusiveLock' AND granted
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND pid <> pg_backend_pid()
+) AS writing WHERE $2 OR name = ANY ($1::text[])"""
 
 
 def purge(table: str) -> str:

@@ -14,11 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from semel.core.effects import Claim, Complete, Read, Release, Remove, Renew, Resolve, do
+from semel.core.effects import Claim, Complete, Doubts, Read, Release, Remove, Renew, Resolve, do
 from semel.core.records import Acquired, Claimed, Key, Lease, Occupied, Record, State
 from semel.errors import StoreUnavailable
 from semel.store import Counts, Filter, Page
-from semel.stores.postgres import inspection, queries
+from semel.stores.postgres import doubts, inspection, queries
+from semel.stores.postgres.doubts import LostBackends
 from semel.stores.postgres.schema import quoted
 from semel.stores.sql.digests import digest_of
 from semel.stores.sql.rows import CODES, IN_PROGRESS, checked, to_record
@@ -168,6 +169,9 @@ class Scripts:
     def watch(self, key: Key, owner: str) -> Script[bool]:
         """Ask to be notified of its digest when `owner` no longer holds `key`; False when that is so already."""
         return bool((yield from do(Statement(self._watch, [digest_of(key), owner]))))
+
+    def doubts(self, calls: Sequence[Doubts], lost: LostBackends) -> Script[list[frozenset[str]]]:
+        return doubts.doubts(self._table, calls, lost)
 
     def purge(self, limit: int, now_ms: int | None) -> Script[int]:
         purged = 0

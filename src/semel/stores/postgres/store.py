@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from semel.core.effects import Effect
+from semel.core.effects import Doubts, Effect
 from semel.core.records import Key
 from semel.store import Clock, Counts, Filter, Finding, Migration, Page
 from semel.stores.faces import Face
@@ -34,6 +34,10 @@ class PostgresStore(Face):
 
     def wait(self, key: Key, *, owner: str, timeout_ms: int) -> bool:
         return self._watch.get().wait(key, timeout_ms / 1000, lambda: self._run(self._scripts.watch(key, owner)))
+
+    def doubts(self, before: frozenset[str] | None) -> frozenset[str]:
+        lost = self._connections.get().lost_backends
+        return self._run(self._scripts.doubts([Doubts(before)], lost))[0]
 
     def scan(self, filter: Filter = Filter(), *, cursor: str | None = None, limit: int = 100) -> Page:
         return self._run(self._scripts.scan(filter, cursor, limit, self._now_ms()))

@@ -83,6 +83,8 @@ class AsyncRedisStore(CoalescedFace):
 
     def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
         super().__init__()
+        self._timeout_s = settings.timeout_s
+        self._late = str(ours(settings, TimeoutError()))
         self._scripts = Scripts(settings.prefix, partial(ours, settings))
         self._clock = clock
         self._link = PerLoop(lambda: AsyncLink(settings))

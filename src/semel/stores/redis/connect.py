@@ -13,7 +13,7 @@ from typing import Any
 
 from redis import exceptions
 
-from semel.errors import RecordUnreadable, StoreError, StoreMisconfigured, StoreUnavailable
+from semel.errors import RecordUnreadable, StoreError, StoreMisconfigured, StoreTimeout, StoreUnavailable
 from semel.stores.redis.check import Accepted
 from semel.stores.redis.commands import LoginRefused, ScriptMissing
 from semel.stores.url import StoreUrl
@@ -44,8 +44,8 @@ class Settings:
         place = {} if self.url.startswith("unix:") else network
         return {"socket_timeout": socket_timeout, **place, "protocol": 2, "retry": retry, **self.tls}
 
-    def busy(self) -> StoreUnavailable:
-        return StoreUnavailable(
+    def busy(self) -> StoreTimeout:
+        return StoreTimeout(
             f"{self.shown}: all {self.pool_max} connections were busy for {self.timeout_ms} ms: raise pool_max"
         )
 
@@ -116,7 +116,8 @@ def ours(settings: Settings, error: Exception) -> StoreError:
     for words, kind, text in MEANINGS:
         if re.search(words, said):
             return kind(f"{settings.shown} {text.format(prefix=settings.prefix)} ({error})")
-    return StoreUnavailable(f"{settings.shown} did not answer: {said}")
+    silent = isinstance(error, TimeoutError | exceptions.TimeoutError)
+    return (StoreTimeout if silent else StoreUnavailable)(f"{settings.shown} did not answer: {said}")
 
 
 MEANINGS: tuple[tuple[str, type[StoreError], str], ...] = (

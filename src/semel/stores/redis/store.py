@@ -28,6 +28,9 @@ from semel.stores.redis.watch import NEVER_LOOKED, POLL_S, Listener
 from semel.stores.waiters import Waiters, changed_key
 
 T = TypeVar("T")
+NEARLY_WHOLE = 0.8
+"""A call that has this part of its time left is not worth a limit of its own."""
+LEAST_S = 0.01
 
 
 class Link:
@@ -47,32 +50,38 @@ class Link:
         self.listener = Listener(self._pool, self.waiters)
 
     def run(self, plan: Plan[T]) -> T:
+        """A call has one deadline for all that it waits for: a free connection, a new one, and every command."""
+        perform = partial(self._perform, time.monotonic() + self._settings.timeout_s)
         if not self._checked.done:
-            self._checked.do(lambda: drive(check(self._settings.shown, self._settings.accepted), self._perform))
-        return drive(plan, self._perform)
+            self._checked.do(lambda: drive(check(self._settings.shown, self._settings.accepted), perform))
+        return drive(plan, perform)
 
     def examine(self) -> list[Finding]:
         """Without the check, which would refuse what is to be shown."""
-        return list(examine(self._settings, self._perform))
+
+        def perform(effect: Effect[Any]) -> Any:
+            return self._perform(time.monotonic() + self._settings.timeout_s, effect)
+
+        return list(examine(self._settings, perform))
 
     def close(self) -> None:
         self.listener.close()
         for connection in self._connections:
             connection.disconnect()
 
-    def _perform(self, effect: Effect[Any]) -> Any:
+    def _perform(self, due_s: float, effect: Effect[Any]) -> Any:
         assert isinstance(effect, Command)
-        if not self._free.acquire(timeout=self._settings.timeout_s):
+        if not self._free.acquire(timeout=max(0.0, due_s - time.monotonic())):
             raise self._settings.busy()
         try:
             with self._failures:
-                reply = self._exchange(effect.words)
+                reply = self._exchange(effect.words, due_s)
         finally:
             self._free.release()
         understand = self._understand.get(effect.words[0])
         return reply if understand is None else understand(reply)
 
-    def _exchange(self, words: Any) -> Any:
+    def _exchange(self, words: Any, due_s: float) -> Any:
         """One command on a connection of its own: the driver's ways around that cost more than the exchange itself.
 
         One that failed or was left half-way is closed, and connects again: a late reply is nobody else's.
@@ -83,6 +92,7 @@ class Link:
             connection = self._pool.connection_class(**self._pool.connection_kwargs)
             self._connections.append(connection)
         try:
+            _limit(connection, due_s - time.monotonic(), self._settings.timeout_s)
             _ensure(connection)
             connection.send_packed_command(connection.pack_command(*words), check_health=False)
             return connection.read_response()
@@ -159,6 +169,16 @@ class RedisStore(Face):
 
     def _now(self) -> int | None:
         return None if self._clock is None else self._clock()
+
+
+def _limit(connection: Any, left_s: float, timeout_s: float) -> None:
+    """Let `connection` wait for `left_s` at most, in each of its steps. Nearly always that is the whole time."""
+    limit_s = timeout_s if left_s > NEARLY_WHOLE * timeout_s else max(left_s, LEAST_S)
+    if connection.socket_timeout != limit_s:
+        connection.socket_timeout = limit_s
+        if hasattr(connection, "socket_connect_timeout"):
+            connection.socket_connect_timeout = limit_s
+        connection.disconnect()  # what is open keeps the limit that it was opened with
 
 
 def _ensure(connection: Any) -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from semel.core.effects import Effect
 from semel.drive import drive
-from semel.errors import StoreError, StoreMisconfigured, StoreUnavailable
+from semel.errors import StoreError, StoreMisconfigured, StoreTimeout, StoreUnavailable
 from semel.stores.sql.migrations import apply, check
 from semel.stores.sql.statements import Rows, Statement
 from semel.stores.sqlite import schema
@@ -37,7 +37,8 @@ def meaning(error: sqlite3.Error, settings: Settings) -> StoreError:
     path, folder = settings.path, os.path.dirname(settings.path)
     match getattr(error, "sqlite_errorcode", 0) & 0xFF:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return StoreUnavailable(
+            waited = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_BUSY
+            return (StoreTimeout if waited else StoreUnavailable)(
                 f"{path} was locked by another process for more than {settings.busy_timeout_ms} ms: "
                 "look for a program that keeps a write transaction open on it, or raise busy_timeout_ms"
             )

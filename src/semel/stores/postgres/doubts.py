@@ -1,0 +1,48 @@
+"""What the server may still carry out although its caller was told that it failed.
+
+A commit that waits for a synchronous standby is seen by nobody, and takes place when the standby is back. A server that
+stood still carries out what it finds in its sockets. Both have ended when the processes that were at work then, and the
+transactions that were open then, are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from semel.core.effects import Doubts, do
+from semel.stores.postgres import queries
+from semel.stores.sql.statements import Script, Statement
+
+LOST_MAX = 1_000
+
+
+class LostBackends:
+    """Processes of the server that may still be at work on what was asked on a connection that was closed meanwhile."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, None] = {}
+
+    def add(self, name: str) -> None:
+        if name:
+            self._names[name] = None
+            if len(self._names) > LOST_MAX:
+                self._names.pop(next(iter(self._names)), None)
+
+    def names(self) -> frozenset[str]:
+        return frozenset(list(self._names))
+
+    def forget(self, ended: frozenset[str]) -> None:
+        for name in ended:
+            self._names.pop(name, None)
+
+
+def doubts(table: str, calls: Sequence[Doubts], lost: LostBackends) -> Script[list[frozenset[str]]]:
+    """Answer calls together. Behind a pooler no process is known by name, but every open transaction is seen."""
+    known = lost.names()
+    named = known.union(*(call.before for call in calls if call.before is not None))
+    everything = any(call.before is None for call in calls)
+    names = list(named) or [""]  # how arrays are sent here needs an item
+    rows = yield from do(Statement(queries.doubts(table), (names, everything)))
+    alive = frozenset(name for (name,) in rows)
+    lost.forget(known - alive)
+    return [alive if call.before is None else alive & call.before for call in calls]
