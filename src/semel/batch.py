@@ -38,8 +38,8 @@ class Batcher(Generic[C, R]):
     that what the store granted to nobody can be given back. Every call must be safe to repeat: that is what an owner
     is for.
 
-    `timeout_s` bounds a call from when it is asked for until its caller is answered; `late` is what is said then. `send`
-    has the same bound and better words for what it waited for: it is let speak first (`SPOKEN_BY`).
+    `timeout_s` bounds a call from when it is asked for until its caller is answered; `late` is what is said then.
+    `send` has the same bound and better words for what it waited for, so it may speak first (`SPOKEN_BY`).
 
     Callers who were answered together ask together again, and without `halves` the store and this process would wait
     for each other in turn. What has gathered while a batch was in flight is never halved.
@@ -75,7 +75,7 @@ class Batcher(Generic[C, R]):
         if self._timeout_s is not None:
             due_s = loop.time() + self._timeout_s * SPOKEN_BY
             if self._timer is None:  # one for many calls: a timer for each would cost more than the rest of this
-                self._timer = loop.call_at(due_s, self._look)
+                self._timer = loop.call_at(due_s, self._look, due_s)
         self._waiting.append((call, future, due_s))
         # A sender that was cancelled before it began never came to its own end, but it is done.
         if self._sender is None or self._sender.done():
@@ -128,16 +128,16 @@ class Batcher(Generic[C, R]):
                 landing.set_result(None)
         self._landing.clear()
 
-    def _look(self) -> None:
+    def _look(self, at_s: float) -> None:
         """Answer those who have waited long enough: the first ones, because all wait for as long."""
         self._timer = None
         loop = asyncio.get_running_loop()
-        now_s = loop.time()
+        now_s = max(loop.time(), at_s)  # timers of some loops come early
         for _, future, due_s in (*self._flight, *self._waiting):
             if future.done():
                 continue
             if due_s > now_s:
-                self._timer = loop.call_at(due_s, self._look)
+                self._timer = loop.call_at(due_s, self._look, due_s)
                 return
             future.set_exception(StoreTimeout(self._late))
 

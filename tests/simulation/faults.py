@@ -113,13 +113,26 @@ FAULTS = [
     Fault(
         "release on ambiguity",
         PROTOCOL,
-        "    except StoreError as error:\n"
-        "        return NotStored(error)\n"
-        "    return Superseded((yield from _holds_now(complete",
-        "    except StoreError as error:\n"
-        "        yield from _persist(Release(complete.lease), budget_ms=ABANDON_MS)\n"
-        "        return NotStored(error)\n"
-        "    return Superseded((yield from _holds_now(complete",
+        "        return STORED if (yield from _has_stored(complete.lease)) else NotStored(error)\n",
+        "        yield from _insist(Release(complete.lease), budget_ms=ABANDON_MS)\n        return NotStored(error)\n",
+    ),
+    Fault(
+        "a claim that is not there yet counts as given back",
+        PROTOCOL,
+        "        if doubts and not released:\n",
+        "        if False:\n",
+    ),
+    Fault(
+        "a wrong setting ends the tries to store a result",
+        PROTOCOL,
+        "    return not isinstance(failure, RecordUnreadable)",
+        "    return isinstance(failure, StoreUnavailable)",
+    ),
+    Fault(
+        "what is still in flight counts as ended",
+        BATCH,
+        "        if self._flight:\n            landing",
+        "        if False:\n            landing",
     ),
     Fault(
         "an assumed claim",
@@ -154,10 +167,8 @@ FAULTS = [
     Fault(
         "what was not stored is said to be stored",
         PROTOCOL,
-        "    except StoreError as error:\n"
-        "        return NotStored(error)\n"
-        "    return Superseded((yield from _holds_now(complete",
-        "    except StoreError:\n        return STORED\n    return Superseded((yield from _holds_now(complete",
+        "        return STORED if (yield from _has_stored(complete.lease)) else NotStored(error)\n",
+        "        return STORED\n",
     ),
     Fault(
         "a completion that got no answer counts as stored",
@@ -189,7 +200,7 @@ FAULTS = [
         "            failure = error\n        else:",
         "            failure = error\n"
         "            from semel.core import effects, records\n"
-        "            for call, future in batch:\n"
+        "            for call, future, _ in batch:\n"
         "                granted = isinstance(call, effects.Claim)\n"
         "                lease = records.Lease(call.key, call.owner, 1, 1) if granted else None\n"
         "                self._answer(call, future, records.Acquired(lease) if granted else error)\n"

@@ -38,6 +38,10 @@ INVARIANTS: dict[str, tuple[str, str]] = {
         "an answer without the mark leaves after the store acknowledged its result, or its release",
     ),
     "a-mark-has-a-cause": ("G5", "an answer is marked as not stored only if a store did not answer"),
+    "a-result-is-tried-again": (
+        "G5",
+        "an answer is marked as not stored only after more than one try, whatever the store failed with",
+    ),
     "no-answer-of-another-tenant": ("G6", "no tenant ever reads another tenant's answer"),
     "another-request-is-refused": ("G6", "no request ever reads the answer of another request under the same key"),
     "work-belongs-to-its-key": ("G6", "the work runs under the key of its own caller, endpoint and name"),
@@ -53,6 +57,10 @@ INVARIANTS: dict[str, tuple[str, str]] = {
     "every-key-settles": (
         "G8",
         "when all is quiet, no key is in progress: it replays, runs, or says that its outcome is unknown",
+    ),
+    "what-never-ran-is-given-back": (
+        "G8",
+        "when all is quiet, no key is held by an owner that never ran, unless its process died",
     ),
     "renewal-stops": ("G8", "nobody renews a lease after asking to end it"),
     "everybody-is-answered": ("G9", "each request in a process that lives is answered, and within a bound"),
@@ -71,6 +79,7 @@ record-unreadable store-unavailable accepted marked"""
 MESSAGES = "refused lost reply-lost late duplicated slow-request slow-reply outage crash"
 HAPPENED = """
 claim partial; renew reply-lost; renew lost; release reply-lost; store away; batch; batch failed
+reply too late; claim in doubt; claim held; claim misconfigured; complete misconfigured
 reply to nobody; answer to nobody; connection refused; caller disconnects; caller cancels
 process crash; process pause; process shutdown; process clock; store clock; purged; resolved
 crash before effect; crash after effect; crash after complete; take-over after crash; take-over after pause

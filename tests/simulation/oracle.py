@@ -5,10 +5,11 @@ what each process was told, and judges every step and every answer.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from semel.core.effects import Claim, Complete, Effect, Release, Renew
+from semel.core.effects import Claim, Complete, Effect, Read, Release, Renew
 from semel.core.http import Response
 from semel.core.records import Acquired, Key, Lease
 from semel.errors import NotExecuted
@@ -66,9 +67,12 @@ class Oracle:
         """Owners that were told that the key is in other hands."""
         self.unanswered: set[str] = set()
         """Owners that got no answer from the store at least once."""
+        self.failed_ends: Counter[str] = Counter()
+        """How many tries to complete or release got no answer, by owner."""
         self.last: dict[str, str] = {}
         """What the last claim of an owner found, as far as its process was told."""
         self._ending: set[str] = set()
+        self._repeated: set[str] = set()
         self._homes: dict[str, Process] = {}
         self._seen: dict[Key, int] = {}
         self.holdings = Holdings(world, self.violated)
@@ -108,6 +112,20 @@ class Oracle:
         for process in self.world.lives:
             for failure in process.loop.failures:
                 self.violated("no-unexpected-exception", f"in a callback: {failure!r}")
+        for key, held in self.holdings.held.items():
+            if not held.finished and self._only_claimed(held.owner):
+                self.violated("what-never-ran-is-given-back", f"{key} is held by {held.owner}, who never ran")
+
+    def _only_claimed(self, owner: str) -> bool:
+        """Whether this owner's process lives and never entered the work. A monitor only looks, and has no request.
+
+        What nobody can promise is left out: a network that delivers a claim twice, which TCP does not; a process that
+        finds its own claim written by a later version; and a claim that outlives the record for which its repeat was
+        refused.
+        """
+        asked = "." in owner and owner not in self.by_owner and owner not in self._repeated
+        refused = self.last.get(owner) not in ("granted", "failed", None)
+        return asked and not refused and not self.is_dead(owner) and not self.world.server.unreadable
 
     # The ledger
 
@@ -192,6 +210,9 @@ class Oracle:
                 (self.acknowledged if answer else self.refused).add(lease.owner)
             case Release(lease):
                 self.acknowledged.add(lease.owner)
+            case Read():
+                if answer is not None and answer.result is not None:  # also who completed it and never heard of that
+                    self.acknowledged.add(answer.owner)
             case Renew(lease):
                 if answer is not None and self.last.get(lease.owner) == "failed":
                     self.last[lease.owner] = "granted"
@@ -202,8 +223,12 @@ class Oracle:
         for call in calls:
             owner = call.owner if isinstance(call, Claim) else getattr(call, "lease", NO_LEASE).owner
             self.unanswered.add(owner)
+            self.failed_ends[owner] += isinstance(call, Complete | Release)
             if isinstance(call, Claim | Renew) and owner not in self.by_owner:
                 self.last[owner] = "failed"
+
+    def duplicated(self, calls: Sequence[Effect[Any]]) -> None:
+        self._repeated.update(call.owner for call in calls if isinstance(call, Claim))
 
     def unreadable(self, call: Effect[Any]) -> None:
         self.world.reached.add("unreadable found")

@@ -118,6 +118,8 @@ class Replies:
         elif marked:
             if entry.protected and entry.owner not in oracle.unanswered:
                 oracle.violated("a-mark-has-a-cause", f"entry {entry.number} is marked, and the store always answered")
+            elif entry.protected and oracle.failed_ends[entry.owner] < 2 and not entry.request.process.disturbed:
+                oracle.violated("a-result-is-tried-again", f"entry {entry.number} is marked after one try")
         elif not entry.protected:
             oracle.violated("unprotected-work-is-marked", f"entry {entry.number} is not marked")
         elif entry.owner not in oracle.acknowledged:

@@ -21,11 +21,12 @@ NOTHING_DONE = frozenset({"refused", "not-executed", "nothing-done"})
 
 ProcessFaultKind = Literal["crash", "pause", "shutdown", "clock"]
 MessageFaultKind = Literal[
-    "refused", "lost", "reply-lost", "late", "duplicated", "partial", "slow-request", "slow-reply", "outage", "crash"
-]
+    "refused", "lost", "reply-lost", "late", "duplicated", "partial", "slow-request", "slow-reply", "outage", "crash",
+    "misconfigured", "held",
+]  # fmt: skip
 MESSAGE_FAULTS: tuple[MessageFaultKind, ...] = (
     "refused", "lost", "reply-lost", "reply-lost", "late", "duplicated", "partial", "slow-request", "slow-reply",
-    "outage", "outage", "crash", "crash",
+    "outage", "outage", "crash", "crash", "misconfigured", "held",
 )  # fmt: skip
 CALLS: tuple[Literal["Claim", "Renew", "Complete", "Release", "Read"], ...] = (
     *("Claim",) * 4, *("Complete",) * 4, "Renew", "Renew", "Release", "Release", "Release", "Read",

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from semel.core.effects import Claim, Effect, Read, Remove, Resolve
+from semel.core.effects import Claim, Doubts, Effect, Read, Remove, Resolve
 from semel.core.records import Key, Record
 from semel.drive import performer
-from semel.errors import RecordUnreadable, StoreUnavailable
+from semel.errors import RecordUnreadable, StoreError, StoreMisconfigured, StoreTimeout, StoreUnavailable
 from semel.stores.coalesced import CoalescedFace
 from semel.stores.memory import MemoryStore
 from semel.stores.waiters import changed_key
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from simulation.world import World
 
 DELAYS_MS = (0, 0, 1, 1, 2, 5, 20)
+TIMEOUT_MS = 1_000
 Calls = Sequence[Effect[Any]]
 Asked = asyncio.Future[Sequence[Any]]
 
@@ -42,6 +43,8 @@ class Server:
         for fault in world.scenario.message_faults:
             self._faults[fault.call, fault.nth] = fault
         self._watchers: dict[Key, list[asyncio.Event]] = {}
+        self._under_way: set[str] = set()
+        """Requests that will be carried out although their callers were told that they failed."""
 
     def ask(self, process: Process, calls: Calls) -> Asked:
         """One request on its way, and its reply on the way back, as the scenario has it."""
@@ -81,12 +84,22 @@ class Server:
                 after(go_ms, self._apply, process, calls)
                 after(go_ms + ms, self._fail, process, calls, reply)
             case "late":
+                name = f"request {sum(self._messages.values())}"
+                self._under_way.add(name)
                 after(go_ms, self._fail, process, calls, reply)
-                after(go_ms + ms, self._apply, process, calls)
+                after(go_ms + ms, self._apply_late, name, process, calls)
+            case "held":  # as by a commit that waits for a standby
+                name = f"request {sum(self._messages.values())}"
+                self._under_way.add(name)
+                after(TIMEOUT_MS, self._fail, process, calls, reply, StoreTimeout)
+                after(TIMEOUT_MS + ms, self._apply_late, name, process, calls)
+            case "misconfigured":
+                after(go_ms, self._fail, process, calls, reply, StoreMisconfigured)
             case "partial":
                 after(go_ms, self._apply, process, calls[: len(calls) // 2])
                 after(go_ms + ms, self._fail, process, calls, reply)
             case "duplicated":
+                self.world.oracle.duplicated(calls)
                 after(go_ms, self._arrive, process, calls, reply, self._delay_ms())
                 after(go_ms + ms, self._apply, process, calls)
             case "crash":  # of the process: what it asked for is done, and it never hears of that
@@ -101,11 +114,19 @@ class Server:
         answers = self._apply(process, calls)
         self.world.time.after_ms(back_ms, self._answer, process, calls, reply, answers)
 
+    def _apply_late(self, name: str, process: Process, calls: Calls) -> None:
+        self._under_way.discard(name)
+        self._apply(process, calls)
+
     def _apply(self, process: Process, calls: Calls) -> list[Any] | RecordUnreadable:
         answers = []
         if len(calls) > 1:
             self.world.reached.add("batch")
         for call in calls:
+            if isinstance(call, Doubts):
+                left = frozenset(self._under_way)
+                answers.append(left if call.before is None else left & call.before)
+                continue
             if self.unreadable and self._has(call):
                 self.world.oracle.unreadable(call)
                 return RecordUnreadable("written by a later version")
@@ -129,16 +150,19 @@ class Server:
             reply.set_exception(RecordUnreadable(str(answers)))
         else:
             for call, answer in zip(calls, answers, strict=True):
-                self.world.oracle.told(call, answer)
+                if id(call) in process.store.given_up:
+                    self.world.reached.add("reply too late")
+                else:
+                    self.world.oracle.told(call, answer)
             reply.set_result(answers)
 
-    def _fail(self, process: Process, calls: Calls, reply: Asked) -> None:
+    def _fail(self, process: Process, calls: Calls, reply: Asked, failure: type[StoreError] = StoreUnavailable) -> None:
         if not process.loop.dead and not reply.done():
             self.world.oracle.told_failure(calls)
             self.world.note("store", "{}: no answer to {}", process.name, calls)
             if len(calls) > 1:
                 self.world.reached.add("batch failed")
-            reply.set_exception(StoreUnavailable("no answer"))
+            reply.set_exception(failure("no answer"))
 
     def heal(self) -> None:
         """From now on everything arrives."""
@@ -166,15 +190,33 @@ class Server:
 class RemoteStore(CoalescedFace):
     """What a process has: the real face of a store that is asked in batches."""
 
+    _timeout_s = TIMEOUT_MS / 1000
+
     def __init__(self, process: Process) -> None:
         super().__init__()
         self._process = process
         self._server = process.world.server
         self._mixed = process.world.scenario.mixed
+        self.given_up: dict[int, Effect[Any]] = {}
+        """Calls whose callers have been told that there is no answer."""
 
     async def _call(self, call: Effect[Any]) -> Any:
-        self._process.world.oracle.asked(self._process, call)
-        return await super()._call(call)
+        oracle = self._process.world.oracle
+        oracle.asked(self._process, call)
+        self.given_up.pop(id(call), None)  # it is asked again
+        try:
+            return await super()._call(call)
+        except StoreTimeout:
+            self.given_up[id(call)] = call
+            oracle.told_failure([call])
+            raise
+
+    async def doubts(self, before: frozenset[str] | None) -> frozenset[str]:
+        await super().doubts(before)
+        doubts: frozenset[str] = (await self._server.ask(self._process, [Doubts(before)]))[0]
+        if doubts:
+            self._process.world.reached.add("claim in doubt")
+        return doubts
 
     async def _send(self, calls: Calls) -> Sequence[Any]:
         return await self._server.ask(self._process, calls)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from semel.core.effects import Claim, Complete, Read, Release, Renew
+from semel.core.effects import Claim, Complete, Doubts, Read, Release, Renew
 from semel.core.records import Acquired, Key, Lease, Occupied, Record
 
 EPOCH_MS = 1_000_000_000
@@ -25,6 +25,10 @@ def told(value: object) -> str:
             return f"release {_lease(lease)}"
         case Read(key):
             return f"read {_key(key)}"
+        case Doubts(before):
+            return f"what is in doubt of {'everything' if before is None else told(before)}"
+        case frozenset():
+            return ", ".join(sorted(map(told, value))) or "nothing"
         case Acquired(lease):
             return f"granted, attempt {lease.attempt}, until {_at(lease.until_ms)}"
         case Lease():

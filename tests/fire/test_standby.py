@@ -1,0 +1,98 @@
+"""PostgreSQL whose synchronous standby is away: commits wait, are seen by nobody, and take place when it is back."""
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+
+from fire.cases import FACES, FINGERPRINT, Ledger, Opened, execute, migrated, opened, persist
+from semel import Key, Policy
+from semel.core.decisions import Stored, Undecided
+from semel.core.protocol import abandon, acquire
+from semel.core.records import Lease
+from servers.pgbouncer import PgBouncer
+from servers.postgres import PostgresServer
+
+TIMEOUT_MS = 500
+POLICY = Policy(lease=0.3)
+"""A lease that is over when the standby is back: the claims that come to be then have lapsed."""
+
+
+class Primary:
+    def __init__(self, server: PostgresServer) -> None:
+        self._server = server
+        self.url = migrated(server.url)
+
+    def standby_leaves(self) -> None:
+        self._set("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+
+    def standby_returns(self) -> None:
+        """Without a second machine: nobody is waited for any more, and every commit that waited takes place."""
+        self._set("ALTER SYSTEM RESET synchronous_standby_names")
+
+    def _set(self, statement: str) -> None:
+        with psycopg.connect(self._server.url, autocommit=True) as admin:
+            admin.execute(statement.encode())
+            admin.execute("SELECT pg_reload_conf()")
+        wait_until(lambda: self.waits_for_a_standby() is not statement.endswith("names"))
+
+    def waits_for_a_standby(self) -> bool:
+        with psycopg.connect(self._server.url, autocommit=True) as admin:
+            return admin.execute("SHOW synchronous_standby_names").fetchall() != [("",)]
+
+    def waiting(self) -> int:
+        with psycopg.connect(self._server.url, autocommit=True) as admin:
+            [(count,)] = admin.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'").fetchall()
+            return int(count)
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def primary(private_postgres: PostgresServer) -> Primary:
+    return Primary(private_postgres)
+
+
+@pytest.fixture(params=["direct", "pooled"])
+def url(request: pytest.FixtureRequest, primary: Primary, private_postgres: PostgresServer) -> Iterator[str]:
+    if request.param == "direct":
+        yield primary.url
+    else:
+        with PgBouncer(private_postgres) as bouncer:
+            yield bouncer.url_for(primary.url)
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_a_claim_that_waits_for_a_standby_is_given_back(face: str, url: str, primary: Primary, ledger: Ledger) -> None:
+    """The caller is told that nothing ran. When the standby is back, the claim comes to be, and has to go again."""
+    keys = [Key("fire", "standby", uuid.uuid4().hex) for _ in range(6)]
+
+    def refuse(one: Opened, key: Key) -> float:
+        started = time.monotonic()
+        decision = one.drive(acquire(key, FINGERPRINT, f"gone {key.name}", POLICY))
+        assert isinstance(decision, Undecided)
+        return time.monotonic() - started
+
+    with opened(face, url, timeout_ms=TIMEOUT_MS) as one, ThreadPoolExecutor(len(keys)) as threads:
+        one.store.get(keys[0])
+        primary.standby_leaves()
+        assert max(threads.map(lambda key: refuse(one, key), keys)) < 3 * TIMEOUT_MS / 1000
+        assert primary.waiting()
+        leases = [Lease(key, f"gone {key.name}", 1, 0) for key in keys]
+        abandoning = [threads.submit(one.drive, abandon(lease)) for lease in leases]
+        time.sleep(POLICY.lease_ms / 1000)  # their leases lapse while they wait: the server's clock is not ours
+        assert not any(work.done() for work in abandoning), "nobody can tell yet"
+        primary.standby_returns()
+        assert all(work.result(30) for work in abandoning)
+        assert all(persist(lambda key=key: one.store.get(key)) is None for key in keys)  # type: ignore[misc]
+        for key in keys:
+            assert execute(one, key, "b", POLICY, ledger)[1] == Stored()
+    assert ledger.effects() == {key.name: 1 for key in keys}
