@@ -1,6 +1,7 @@
 """Redis: no connections left, out of memory for tasks, and the failover that loses what was acknowledged."""
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -8,9 +9,11 @@ import pytest
 import redis
 import uvloop
 
-from fire.cases import ANSWER, FACES, RETENTION_MS, Ledger, claim, execute, granted, opened, persist
+from fire.cases import ANSWER, FACES, FINGERPRINT, RETENTION_MS, Ledger, claim, execute, granted, opened, persist
 from semel import Acquired, Key, Policy, StoreUnavailable, open_async_store
-from semel.core.decisions import Run, Stored
+from semel.core.decisions import Released, Run, Stored
+from semel.core.protocol import acquire, settle
+from semel.core.tables import Ending
 from semel.store import AsyncWatchable
 from semel.testing.proxy import FaultProxy
 from servers.redis import RedisServer
@@ -39,6 +42,31 @@ def test_a_server_without_memory_refuses_tasks_too(private_redis: RedisServer) -
         assert record.in_progress()
         admin.config_set("maxmemory", "0")
         assert one.store.complete(lease, ANSWER, retention_ms=RETENTION_MS)
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("ending", [Ending.SUCCEEDED, Ending.NOTHING_DONE], ids=["complete", "release"])
+def test_a_password_that_is_wrong_for_a_moment_costs_no_result(
+    private_redis: RedisServer, face: str, ending: Ending
+) -> None:
+    """The work has run. A wrong setting is worth as many tries as a store that is away."""
+    url = private_redis.url.replace("redis://", "redis://semel:first@")
+    with redis.Redis.from_url(private_redis.url) as admin, ThreadPoolExecutor(1) as threads:
+        admin.execute_command("ACL", "SETUSER", "semel", "on", ">first", "~*", "&*", "+@all")
+        with opened(face, url) as one:
+            decision = one.drive(acquire(KEY, FINGERPRINT, "a", Policy()))
+            assert isinstance(decision, Run)
+            admin.execute_command("ACL", "SETUSER", "semel", "resetpass", ">second")
+            admin.execute_command("CLIENT", "KILL", "USER", "semel")
+            result = ANSWER if ending is Ending.SUCCEEDED else None
+            plan = settle(decision.lease, ending, result, Policy(), fingerprint=FINGERPRINT)
+            settling = threads.submit(one.drive, plan)
+            while not admin.acl_log():  # until the server has refused the login
+                assert not settling.done(), settling.result()
+            admin.execute_command("ACL", "SETUSER", "semel", "resetpass", ">first")
+            assert settling.result(30) == (Stored() if result else Released())
+            record = one.store.get(KEY)
+            assert (None if record is None else record.result) == result
 
 
 def test_a_lost_connection_is_unavailable_in_the_words_of_every_event_loop(private_redis: RedisServer) -> None:

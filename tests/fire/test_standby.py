@@ -14,7 +14,7 @@ from semel.core.decisions import Stored, Undecided
 from semel.core.protocol import abandon, acquire
 from semel.core.records import Lease
 from servers.pgbouncer import PgBouncer
-from servers.postgres import PostgresServer
+from servers.postgres import PostgresServer, PostgresStandby
 
 TIMEOUT_MS = 500
 POLICY = Policy(lease=0.3)
@@ -22,30 +22,23 @@ POLICY = Policy(lease=0.3)
 
 
 class Primary:
-    def __init__(self, server: PostgresServer) -> None:
+    """A server whose commits wait for a standby, which can be made to stand still."""
+
+    def __init__(self, server: PostgresServer, standby: PostgresStandby) -> None:
         self._server = server
+        self.standby = standby
         self.url = migrated(server.url)
-
-    def standby_leaves(self) -> None:
-        self._set("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
-
-    def standby_returns(self) -> None:
-        """Without a second machine: nobody is waited for any more, and every commit that waited takes place."""
-        self._set("ALTER SYSTEM RESET synchronous_standby_names")
-
-    def _set(self, statement: str) -> None:
-        with psycopg.connect(self._server.url, autocommit=True) as admin:
-            admin.execute(statement.encode())
+        with psycopg.connect(server.url, autocommit=True) as admin:
+            admin.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
             admin.execute("SELECT pg_reload_conf()")
-        wait_until(lambda: self.waits_for_a_standby() is not statement.endswith("names"))
-
-    def waits_for_a_standby(self) -> bool:
-        with psycopg.connect(self._server.url, autocommit=True) as admin:
-            return admin.execute("SHOW synchronous_standby_names").fetchall() != [("",)]
+        wait_until(lambda: self._count("pg_stat_replication WHERE sync_state = 'sync'") == 1)
 
     def waiting(self) -> int:
+        return self._count("pg_stat_activity WHERE wait_event = 'SyncRep'")
+
+    def _count(self, rows: str) -> int:
         with psycopg.connect(self._server.url, autocommit=True) as admin:
-            [(count,)] = admin.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'").fetchall()
+            [(count,)] = admin.execute(f"SELECT count(*) FROM {rows}".encode()).fetchall()
             return int(count)
 
 
@@ -57,8 +50,9 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def primary(private_postgres: PostgresServer) -> Primary:
-    return Primary(private_postgres)
+def primary(private_postgres: PostgresServer) -> Iterator[Primary]:
+    with PostgresStandby(private_postgres) as standby:
+        yield Primary(private_postgres, standby)
 
 
 @pytest.fixture(params=["direct", "pooled"])
@@ -83,14 +77,14 @@ def test_a_claim_that_waits_for_a_standby_is_given_back(face: str, url: str, pri
 
     with opened(face, url, timeout_ms=TIMEOUT_MS) as one, ThreadPoolExecutor(len(keys)) as threads:
         one.store.get(keys[0])
-        primary.standby_leaves()
+        primary.standby.pause()
         assert max(threads.map(lambda key: refuse(one, key), keys)) < 3 * TIMEOUT_MS / 1000
         assert primary.waiting()
         leases = [Lease(key, f"gone {key.name}", 1, 0) for key in keys]
         abandoning = [threads.submit(one.drive, abandon(lease)) for lease in leases]
         time.sleep(POLICY.lease_ms / 1000)  # their leases lapse while they wait: the server's clock is not ours
         assert not any(work.done() for work in abandoning), "nobody can tell yet"
-        primary.standby_returns()
+        primary.standby.resume()
         assert all(work.result(30) for work in abandoning)
         assert all(persist(lambda key=key: one.store.get(key)) is None for key in keys)  # type: ignore[misc]
         for key in keys:

@@ -44,7 +44,7 @@ class PostgresServer(Server, Postgres):
 
     def __init__(self, *settings: str) -> None:
         self._program = binaries.reachable(binaries.require("postgres"))
-        self._settings = settings
+        self.settings = settings
         Server.__init__(self)
         Postgres.__init__(self, f"postgresql://postgres@127.0.0.1:{self.port}/postgres")
 
@@ -66,12 +66,27 @@ class PostgresServer(Server, Postgres):
             f"port={self.port}",
             f"unix_socket_directories={self.folder}",
             "max_connections=400",
-            *self._settings,
+            *self.settings,
         )
         return [self._program, "-D", self.folder / "data", *(f"--{setting}" for setting in settings)]
 
     def probe(self) -> None:
         psycopg.connect(self.url, connect_timeout=2).close()
+
+
+class PostgresStandby(PostgresServer):
+    """A copy of `primary` that follows it. Whether commits wait for it is up to the primary's settings."""
+
+    def __init__(self, primary: PostgresServer, name: str = "standby") -> None:
+        super().__init__(*primary.settings)
+        self._primary = primary
+        self._name = name
+
+    def prepare(self) -> None:
+        follow = f"host=127.0.0.1 port={self._primary.port} user=postgres application_name={self._name}"
+        copy = ("--checkpoint=fast", "--wal-method=stream", "--write-recovery-conf", "--no-sync")
+        place = f"--pgdata={self.folder / 'data'}"
+        self.run([self._program.with_name("pg_basebackup"), f"--dbname={follow}", place, *copy])
 
 
 def with_database(url: str, name: str) -> str:

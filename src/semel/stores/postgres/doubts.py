@@ -21,8 +21,11 @@ class LostBackends:
 
     def __init__(self) -> None:
         self._names: dict[str, None] = {}
+        self.has_unnamed = False
+        """Behind a pooler no process is known by its name: there every transaction that is open may be meant."""
 
     def add(self, name: str) -> None:
+        self.has_unnamed |= not name
         if name:
             self._names[name] = None
             if len(self._names) > LOST_MAX:
@@ -37,10 +40,12 @@ class LostBackends:
 
 
 def doubts(table: str, calls: Sequence[Doubts], lost: LostBackends) -> Script[list[frozenset[str]]]:
-    """Answer calls together. Behind a pooler no process is known by name, but every open transaction is seen."""
+    """Answer calls together, in one statement, or without one when no connection was lost."""
     known = lost.names()
     named = known.union(*(call.before for call in calls if call.before is not None))
-    everything = any(call.before is None for call in calls)
+    everything = lost.has_unnamed and any(call.before is None for call in calls)
+    if not (named or everything):
+        return [frozenset() for _ in calls]
     names = list(named) or [""]  # how arrays are sent here needs an item
     rows = yield from do(Statement(queries.doubts(table), (names, everything)))
     alive = frozenset(name for (name,) in rows)
