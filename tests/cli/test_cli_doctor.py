@@ -1,6 +1,7 @@
 """`semel doctor` and `semel migrate`: what is well, what is not, and that looking changes nothing."""
 
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from semel import Key, open_store
 from semel.store import Store
 from semel.stores.sqlite import examine as sqlite_examine
 from servers.needing import needed
-from servers.postgres import PostgresServer
+from servers.postgres import PostgresServer, PostgresStandby
 from servers.redis import RedisServer
 
 KEY = Key("shop", "POST /payments", "order-1")
@@ -78,6 +79,39 @@ def test_a_postgres_that_does_not_keep_its_word() -> None:
     assert [found[name]["level"] for name in ("fsync", "full_page_writes")] == ["problem", "problem"]
     assert "fsync = on" in found["fsync"]["fix"]
     assert found["synchronous_commit"]["level"] == "ok", "the store raises it where it writes"
+
+
+def replication(server: PostgresServer, names: str | None, *, status: int = 0, url: str = "") -> dict[str, str]:
+    """The finding with these `synchronous_standby_names`."""
+    with psycopg.connect(server.url, autocommit=True) as admin:
+        setting = "RESET synchronous_standby_names" if names is None else f"SET synchronous_standby_names = '{names}'"
+        admin.execute(f"ALTER SYSTEM {setting}".encode())
+        admin.execute("SELECT pg_reload_conf()")
+        deadline = time.monotonic() + 10
+        while admin.execute("SHOW synchronous_standby_names").fetchall() != [(names or "",)]:
+            assert time.monotonic() < deadline
+    return by_title(run_json("doctor", store=url or server.url, status=status))["replication"]
+
+
+def test_a_failover_is_as_good_as_the_standby_is(private_postgres: PostgresServer) -> None:
+    primary = private_postgres
+    assert run("migrate", store=primary.url).exit_code == 0
+    assert replication(primary, None)["level"] == "info", "there is nobody to fail over to"
+    with PostgresStandby(primary):
+        found = replication(primary, None)
+        assert found["level"] == "warning"
+        assert "a failover loses the last keys that were acknowledged" in found["detail"]
+        assert "synchronous_standby_names" in found["fix"]
+        found = replication(primary, "*")
+        assert (found["level"], "on a standby, too" in found["detail"]) == ("ok", True)
+        with psycopg.connect(primary.url, autocommit=True) as admin:
+            admin.execute("CREATE ROLE plain LOGIN; GRANT ALL ON semel_records, semel_schema TO plain")
+        found = replication(primary, "*", url=primary.url.replace("postgres@", "plain@"))
+        assert (found["level"], "may not see which" in found["detail"]) == ("ok", True)
+        found = replication(primary, "another", status=1)
+        assert found["level"] == "problem"
+        assert "every claim is refused after timeout_ms" in found["detail"]
+        assert "RESET synchronous_standby_names" in found["fix"]
 
 
 def test_a_redis_that_evicts_and_forgets() -> None:

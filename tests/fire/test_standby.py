@@ -28,10 +28,28 @@ class Primary:
         self._server = server
         self.standby = standby
         self.url = migrated(server.url)
-        with psycopg.connect(server.url, autocommit=True) as admin:
+
+    def make_synchronous(self) -> None:
+        with psycopg.connect(self._server.url, autocommit=True) as admin:
             admin.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
             admin.execute("SELECT pg_reload_conf()")
+        with psycopg.connect(self._server.url, autocommit=True) as admin:
+            wait_until(lambda: admin.execute("SHOW synchronous_standby_names").fetchall() == [("*",)])
         wait_until(lambda: self._count("pg_stat_replication WHERE sync_state = 'sync'") == 1)
+
+    def fail_over(self) -> str:
+        """The standby takes over from a primary that is gone; says where it is."""
+        self._server.kill()
+        with psycopg.connect(self.standby.url, autocommit=True) as admin:
+            admin.execute("SELECT pg_promote()")
+        return self.standby.url
+
+    def cut_off_standby(self) -> None:
+        """It misses what is written from now on."""
+        with psycopg.connect(self.standby.url, autocommit=True) as admin:
+            admin.execute("ALTER SYSTEM SET primary_conninfo = ''")
+            admin.execute("SELECT pg_reload_conf()")
+        wait_until(lambda: self._count("pg_stat_replication") == 0)
 
     def waiting(self) -> int:
         return self._count("pg_stat_activity WHERE wait_event = 'SyncRep'")
@@ -77,6 +95,7 @@ def test_a_claim_that_waits_for_a_standby_is_given_back(face: str, url: str, pri
 
     with opened(face, url, timeout_ms=TIMEOUT_MS) as one, ThreadPoolExecutor(len(keys)) as threads:
         one.store.get(keys[0])
+        primary.make_synchronous()
         primary.standby.pause()
         assert max(threads.map(lambda key: refuse(one, key), keys)) < 3 * TIMEOUT_MS / 1000
         assert primary.waiting()
@@ -90,3 +109,22 @@ def test_a_claim_that_waits_for_a_standby_is_given_back(face: str, url: str, pri
         for key in keys:
             assert execute(one, key, "b", POLICY, ledger)[1] == Stored()
     assert ledger.effects() == {key.name: 1 for key in keys}
+
+
+@pytest.mark.parametrize("synchronous", [False, True], ids=["asynchronous", "synchronous"])
+def test_a_failover_to_a_standby_that_lags(synchronous: bool, primary: Primary, ledger: Ledger) -> None:
+    """An asynchronous one has not got what was acknowledged, and the work runs twice: a limit, shown and not hidden.
+
+    With a synchronous one nothing is acknowledged that it does not have, so nothing runs.
+    """
+    key = Key("fire", "standby", uuid.uuid4().hex)
+    with opened("sync", primary.url, timeout_ms=TIMEOUT_MS) as one:
+        one.store.get(key)
+        if synchronous:
+            primary.make_synchronous()
+        primary.cut_off_standby()
+        decision, settlement = execute(one, key, "a", POLICY, ledger)
+        assert isinstance(decision, Undecided) if synchronous else settlement == Stored()
+    with opened("sync", primary.fail_over()) as one:
+        assert execute(one, key, "b", POLICY, ledger)[1] == Stored()
+    assert ledger.effects() == {key.name: 1 if synchronous else 2}

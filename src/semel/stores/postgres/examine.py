@@ -14,7 +14,17 @@ from semel.stores.postgres.settings import Settings
 from semel.stores.sql.statements import Rows, Statement
 
 Run = Callable[[Effect[Any]], Rows]
-ASKED = ("server_version", "server_encoding", "fsync", "full_page_writes", "synchronous_commit")
+ASKED = (
+    "server_version",
+    "server_encoding",
+    "fsync",
+    "full_page_writes",
+    "synchronous_commit",
+    "synchronous_standby_names",
+)
+STANDBYS = """
+SELECT count(*), count(sync_state), count(*) FILTER (WHERE sync_state IN ('sync', 'quorum')) FROM pg_stat_replication"""
+RELOAD = "SELECT pg_reload_conf();"
 RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 PROMISE = Finding(
     "promise",
@@ -43,6 +53,8 @@ def examine(settings: Settings, run: Run) -> Iterator[Finding]:
     yield _durable("fsync", server["fsync"], "a crash of the machine can lose or damage everything")
     yield _durable("full_page_writes", server["full_page_writes"], "a crash of the machine can damage pages")
     yield _synchronous_commit(server["synchronous_commit"])
+    if not server["standby"]:
+        yield _replication(server["synchronous_standby_names"], *run(Statement(STANDBYS))[0])
     yield examining.clock_skew(lambda: int(run(Statement(f"SELECT {NOW.format('NULL')}"))[0][0]))
     yield PROMISE
 
@@ -95,4 +107,34 @@ def _synchronous_commit(value: str) -> Finding:
         "synchronous_commit",
         "ok",
         f"synchronous_commit is {value} by default; the store raises it to on in every statement that writes",
+    )
+
+
+def _replication(names: str, connected: int, shown: int, synchronous: int) -> Finding:
+    """Whether a failover keeps what was acknowledged. Without pg_read_all_stats a user sees only how many there are."""
+    hidden = connected > 0 and shown == 0
+    if names and not synchronous and not hidden:
+        return Finding(
+            "replication",
+            "problem",
+            f"synchronous_standby_names is {names!r}, and no such standby is connected: no commit ends, so every claim "
+            "is refused after timeout_ms",
+            f"bring the standby back, or do without it: ALTER SYSTEM RESET synchronous_standby_names; {RELOAD}",
+        )
+    if names:
+        detail = f"synchronous_standby_names is {names!r}: what is acknowledged is on a standby, too"
+        return Finding("replication", "ok", f"{detail} (this user may not see which)" if hidden else detail)
+    if connected:
+        return Finding(
+            "replication",
+            "warning",
+            f"{connected} asynchronous standby(s): a failover loses the last keys that were acknowledged, and their "
+            "operations can run again",
+            f"ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (*)'; {RELOAD} (with two standbys, or commits wait "
+            "whenever the only one is away)",
+        )
+    return Finding(
+        "replication",
+        "info",
+        "no standby is connected: if one is to take over one day, make it synchronous, or the last keys are lost",
     )
