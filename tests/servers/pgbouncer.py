@@ -29,7 +29,8 @@ class PgBouncer(Server, Bouncer):
     stop_signal = signal.SIGTERM  # at once, without waiting for clients
     refuses_root = True
 
-    def __init__(self, upstream: Postgres) -> None:
+    def __init__(self, upstream: Postgres, pool_mode: str = "transaction") -> None:
+        self._pool_mode = pool_mode
         self._program = binaries.require("pgbouncer")
         self._upstream = urlsplit(upstream.url)
         Server.__init__(self)
@@ -51,7 +52,7 @@ class PgBouncer(Server, Bouncer):
             f"listen_port = {self.port}",
             "unix_socket_dir =",
             "auth_type = any",
-            "pool_mode = transaction",
+            f"pool_mode = {self._pool_mode}",
         )
         (self.folder / "pgbouncer.ini").write_text("\n".join(lines) + "\n")
 

@@ -11,12 +11,14 @@ import pytest
 
 from semel import Acquired, Key, Occupied, Result, open_async_store, open_store
 from semel.core.records import Claimed, Lease
-from semel.errors import StoreUnavailable
+from semel.errors import StoreMisconfigured, StoreUnavailable
 from semel.store import Store
 from semel.stores.postgres import AsyncPostgresStore, PostgresStore, Settings
 from semel.stores.url import StoreUrl
 from semel.testing import BlockingStore
-from servers.postgres import PostgresServer
+from servers.needing import needed
+from servers.pgbouncer import PgBouncer
+from servers.postgres import Postgres, PostgresServer
 
 KEY = Key("tenant", "POST /payments", "key")
 ANSWER = Result("text", b"paid")
@@ -163,3 +165,22 @@ def test_a_database_that_only_reads(postgres_url: str, face: str) -> None:
 def test_nobody_there(face: str) -> None:
     with opened(face, "postgresql://127.0.0.1:1/nothing") as store, pytest.raises(StoreUnavailable, match="refused"):
         claim(store)
+
+
+@pytest.mark.parametrize("face", ["sync", "async"])
+def test_a_pooler_that_changes_connections_within_a_transaction(postgres_server: Postgres, face: str) -> None:
+    """The words are PgBouncer's; what to do about it is ours."""
+    with (
+        needed("pgbouncer", lambda: PgBouncer(postgres_server, "statement")) as bouncer,
+        opened(face, bouncer.url) as store,
+        pytest.raises(StoreMisconfigured, match="set pool_mode = transaction"),
+    ):
+        store.get(KEY)
+
+
+def test_a_place_that_is_named_by_options_alone(private_postgres: PostgresServer) -> None:
+    """libpq's form for a socket has no host before the path."""
+    url = f"postgresql:///postgres?host={private_postgres.folder}&port={private_postgres.port}&user=postgres"
+    with open_store(f"{url}&migrate=auto") as store:  # type: ignore[attr-defined]
+        granted(store, KEY)
+        assert store.get(KEY) is not None

@@ -46,6 +46,8 @@ SESSION = {
 GRANTS = "this user needs SELECT, INSERT, UPDATE, DELETE on semel_records and SELECT on semel_schema"
 READ_ONLY = "a standby, or read-only for this user: name the primary, or add target_session_attrs=read-write to the URL"
 POOLED = "something between here and the server changes connections: add prepare=false to the URL"
+STATEMENT_POOLING = "statement pooling mode"  # how PgBouncer says it, with the code of any broken protocol
+TRANSACTION_POOLING = "set pool_mode = transaction (or session) for this database in pgbouncer.ini"
 MEANINGS = {  # SQLSTATE: (class, what to do)
     "42P01": (StoreMisconfigured, HOW_TO_MIGRATE),
     "42703": (StoreMisconfigured, HOW_TO_MIGRATE),
@@ -72,6 +74,8 @@ def failures_of(shown: str) -> Iterator[None]:
         silent = isinstance(error, Silent | ConnectionTimeout)
         kind, way_out = MEANINGS.get(error.sqlstate or "", (StoreTimeout if silent else StoreUnavailable, ""))
         text = str(error).strip() or type(error).__name__
+        if STATEMENT_POOLING in text:
+            kind, way_out = StoreMisconfigured, TRANSACTION_POOLING
         raise kind(f"{shown}: {text}" + (f"; {way_out}" if way_out else "")) from error
     except (OSError, TimeoutError) as error:
         raise StoreUnavailable(f"{shown}: {str(error) or type(error).__name__}") from error

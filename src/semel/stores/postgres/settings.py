@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from urllib.parse import quote, urlencode, urlunsplit
+from urllib.parse import quote, urlencode
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -51,7 +51,8 @@ def _conninfo(url: StoreUrl, timeout_ms: int) -> str:
     given = {name: value for name in known if (value := url.text_option(name))}
     given.setdefault("connect_timeout", str(-(-timeout_ms // 1000)))  # whole seconds; libpq makes one two
     given["client_encoding"] = "utf8"
-    text = urlunsplit(url.parts._replace(query=urlencode(given, quote_via=quote), fragment=""))
+    # Not by urlunsplit, which leaves out the slashes of a URL without a host: postgresql:///db?host=/socket.
+    text = f"{url.parts.scheme}://{url.parts.netloc}{url.parts.path}?{urlencode(given, quote_via=quote)}"
     try:
         conninfo_to_dict(text)
     except psycopg.ProgrammingError as error:
