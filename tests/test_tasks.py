@@ -3,11 +3,14 @@
 import asyncio
 import gc
 import sys
+import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+import semel.tasks
 from semel.core.effects import Effect
 from semel.tasks import Tasks
 
@@ -40,6 +43,63 @@ def test_work_begins_at_once_and_whoever_waits_is_kept_until_it_ends(waits: bool
         assert not tasks._running
 
     asyncio.run(main())
+
+
+class TestStopping:
+    """Work that has begun is waited for. A claim of which nothing ran is not worth the same time."""
+
+    def drained(
+        self, monkeypatch: pytest.MonkeyPatch, begin: Callable[[Tasks, asyncio.Event], object], *, frees: bool
+    ) -> float:
+        monkeypatch.setattr(semel.tasks, "DRAIN_S", 0.3)
+        monkeypatch.setattr(semel.tasks, "ABANDON_S", 0.03)
+
+        async def main() -> float:
+            tasks, free = Tasks(), asyncio.Event()
+            begin(tasks, free)
+            await asyncio.sleep(0)
+            if frees:
+                asyncio.get_running_loop().call_later(0.01, free.set)
+            started = time.monotonic()
+            await tasks.drain()
+            return time.monotonic() - started
+
+        return asyncio.run(main())
+
+    def test_with_claims_that_cannot_be_given_back(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        took_s = self.drained(
+            monkeypatch, lambda tasks, free: [tasks.abandon(free.wait) for _ in range(40)], frees=False
+        )
+        assert took_s < 0.3
+        (record,) = caplog.records
+        assert (record.levelname, "40 claims could not be given back" in record.message) == ("WARNING", True)
+        assert "outcome is unknown" not in record.message
+
+    def test_with_claims_that_can(self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+        assert self.drained(monkeypatch, lambda tasks, free: tasks.abandon(free.wait), frees=True) >= 0.009
+        assert not caplog.records
+
+    def test_with_work_that_does_not_end(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        assert self.drained(monkeypatch, lambda tasks, free: tasks.spawn(free.wait()), frees=False) >= 0.3
+        (record,) = caplog.records
+        assert (record.levelname, "1 operations were cut off" in record.message) == ("ERROR", True)
+
+    def test_more_claims_than_the_bound_are_left_to_lapse(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(semel.tasks, "ABANDONING_MAX", 2)
+
+        async def main() -> None:
+            tasks, free = Tasks(), asyncio.Event()
+            assert [tasks.abandon(free.wait) for _ in range(3)] == [True, True, False]
+            free.set()
+            await tasks.drain()
+            assert tasks.abandon(free.wait)
+            await tasks.drain()
+
+        asyncio.run(main())
 
 
 def test_an_applications_own_task_factory_makes_every_task() -> None:

@@ -7,7 +7,6 @@ import logging
 import sys
 from collections.abc import Callable, Coroutine
 from contextvars import Context
-from threading import Semaphore
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -18,6 +17,8 @@ DETACHED_MAX = 1_000
 ABANDONING_MAX = 1_000
 DRAIN_S = 10.0
 """How long a server that stops waits for work whose callers are gone."""
+ABANDON_S = 1.0
+"""How long it waits for claims to be given back, of which nothing ran. A store that is away may take any time."""
 
 
 class Tasks:
@@ -27,7 +28,7 @@ class Tasks:
         self._running: set[asyncio.Task[Any]] = set()
         self.forget: Callable[[asyncio.Task[Any]], None] = self._running.discard
         self._detached: set[asyncio.Task[Any]] = set()
-        self._abandoning = Semaphore(ABANDONING_MAX)
+        self._abandoning: set[asyncio.Task[Any]] = set()
 
     def spawn(
         self,
@@ -55,15 +56,17 @@ class Tasks:
         task.add_done_callback(self.forget if ended is None else ended)
         return task
 
-    def may_abandon(self) -> bool:
-        """Whether one more claim may be given back at once; call `abandoned` when that has ended.
+    def abandon(self, give_back: Callable[[], Coroutine[Any, Any, object]]) -> bool:
+        """Give back a claim of which nothing ran, in the background; False when too many are being given back already.
 
         Above the bound a claim is left to lapse: its key is unknown then, which is safe.
         """
-        return self._abandoning.acquire(blocking=False)
-
-    def abandoned(self, _: object) -> None:
-        self._abandoning.release()
+        if len(self._abandoning) >= ABANDONING_MAX:
+            return False
+        task = asyncio.get_running_loop().create_task(give_back())
+        self._abandoning.add(task)
+        task.add_done_callback(self._abandoning.discard)
+        return True
 
     def may_detach(self, work: asyncio.Task[Any]) -> bool:
         """Whether one more operation may go on without its caller; else the caller waits as usual."""
@@ -74,15 +77,27 @@ class Tasks:
         return True
 
     async def drain(self) -> None:
-        """Let begun work end, within a bound."""
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + DRAIN_S
-        while mine := {task for task in self._running if task.get_loop() is loop}:
-            left_s = until_s - loop.time()
-            if left_s <= 0:
-                logger.error("%d operations were cut off because the server stops: their outcome is unknown", len(mine))
-                break
-            await asyncio.wait(mine, timeout=left_s)
+        """Let begun work end, within a bound, and then give back what was only claimed, within a shorter one."""
+        if left := await _ended(self._running, DRAIN_S):
+            logger.error("%d operations were cut off because the server stops: their outcome is unknown", left)
+        if left := await _ended(self._abandoning, ABANDON_S):
+            logger.warning(
+                "%d claims could not be given back before the server stopped: nothing ran, and those that the store "
+                "has granted are unknown when their leases lapse",
+                left,
+            )
+
+
+async def _ended(tasks: set[asyncio.Task[Any]], within_s: float) -> int:
+    """Wait for the `tasks` of this loop, also for those that come meanwhile, and say how many are left."""
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + within_s
+    while mine := {task for task in list(tasks) if task.get_loop() is loop}:
+        left_s = until_s - loop.time()
+        if left_s <= 0:
+            return len(mine)
+        await asyncio.wait(mine, timeout=left_s)
+    return 0
 
 
 def report(task: asyncio.Task[Any]) -> None:

@@ -12,7 +12,7 @@ from semel.codecs.responses import NotKept
 from semel.core import http
 from semel.core.decisions import STORED, Run, Settlement, Superseded
 from semel.core.http import Response
-from semel.core.protocol import abandon, complete_for
+from semel.core.protocol import complete_for
 from semel.core.reports import settled
 from semel.core.tables import Ending
 from semel.drive import NOT_ASKED, adrive, tell
@@ -138,7 +138,7 @@ class Execution:
     async def _execute(self) -> None:
         front, keyed, lease = self._front, self._keyed, self._lease
         if self._caller_left:  # nothing has begun, and nobody would get the answer
-            await adrive(abandon(lease), front.perform)
+            front.abandon_later(lease)
             return
         self._kept = front.keeper.keep(lease, lease_ms=keyed.policy.lease_ms)
         self.operation = Operation(lease, self._kept)

@@ -143,8 +143,7 @@ class IdempotencyMiddleware:
 
     def abandon_later(self, lease: Lease) -> None:
         """Give back a claim whose fate is not known."""
-        if self.tasks.may_abandon():
-            self.tasks.spawn(adrive(abandon(lease), self.perform)).add_done_callback(self.tasks.abandoned)
+        self.tasks.abandon(lambda: adrive(abandon(lease), self.perform))
 
     async def close(self) -> None:
         """Let begun work end, then close the store if it is ours."""

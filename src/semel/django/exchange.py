@@ -15,7 +15,6 @@ from semel.core import http
 from semel.core.decisions import NotStored, Run, Superseded
 from semel.core.effects import Plan
 from semel.core.http import Headers
-from semel.core.protocol import abandon
 from semel.core.records import Lease
 from semel.core.tables import Ending
 from semel.django.wire import django_response, parts_of, response_of, strip_directives
@@ -91,7 +90,7 @@ class Exchange:
         begun = yield from self.keyed.begin()
         match begun:
             case Run(lease) if self.caller_left:  # nothing has begun, and nobody would get the answer
-                yield from abandon(lease)
+                self.front.abandon_later(lease)
                 return django_response(self.answers.problem("not-executed"))
             case Run(lease):
                 self._start(lease)

@@ -171,8 +171,7 @@ class AsyncFront(Shared):
 
     def abandon_later(self, lease: Lease) -> None:
         """Give back a claim whose fate is not known."""
-        if self.tasks.may_abandon():
-            self.tasks.spawn(self.run(abandon(lease))).add_done_callback(self.tasks.abandoned)
+        self.tasks.abandon(lambda: self.run(abandon(lease)))
 
     def may_detach(self, work: asyncio.Task[Any]) -> bool:
         """Whether the work may go on without its caller."""

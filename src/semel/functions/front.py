@@ -71,8 +71,7 @@ class AsyncFront(Shared[AsyncStore]):
         return self._perform if on_event is ignore else async_performer(self.store, logged(on_event))
 
     def abandon_later(self, lease: Lease) -> None:
-        if self.tasks.may_abandon():
-            self.tasks.spawn(adrive(abandon(lease), self._perform)).add_done_callback(self.tasks.abandoned)
+        self.tasks.abandon(lambda: adrive(abandon(lease), self._perform))
 
 
 # Nothing here takes a lock: it could be held by a thread that a forked child does not have.

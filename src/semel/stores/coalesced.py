@@ -16,7 +16,7 @@ from semel.stores.faces import AsyncFace
 from semel.stores.local import PerLoop
 
 T = TypeVar("T")
-DRAIN_S = 5.0
+DRAIN_S = 1.0
 """How long a store that is closed goes on giving back claims of callers who are gone; then their leases lapse."""
 
 
