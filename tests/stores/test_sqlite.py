@@ -1,13 +1,13 @@
-"""The SQLite store, both faces, against the contract."""
+"""The SQLite store, both faces, against the contract, and when the machine's clock jumps."""
 
 from pathlib import Path
 
 import pytest
 
-from semel.clock import wall_ms
 from semel.store import AsyncStore, Clock, Store
 from semel.stores.sqlite import AsyncSqliteStore, SqliteStore
-from semel.testing import AsyncStoreContract, StoreContract
+from semel.testing import AsyncStoreContract, BlockingStore, StoreContract
+from stores.clock_jumps import ClockJumps
 
 
 class File:
@@ -22,12 +22,12 @@ class File:
 
 class TestSqliteStore(File, StoreContract):
     def open(self, clock: Clock | None) -> Store:
-        return SqliteStore(self.path, clock=clock or wall_ms)
+        return SqliteStore(self.path, clock=clock)
 
 
 class TestAsyncSqliteStore(File, AsyncStoreContract):
     def open(self, clock: Clock | None) -> AsyncStore:
-        return AsyncSqliteStore(self.path, clock=clock or wall_ms)
+        return AsyncSqliteStore(self.path, clock=clock)
 
 
 class TestSqliteStoreOfOneDigest(File, StoreContract):
@@ -42,4 +42,14 @@ class TestSqliteStoreOfOneDigest(File, StoreContract):
         monkeypatch.setattr("semel.stores.sqlite.inspection.numbers_of", lambda tenant: (7, 7))
 
     def open(self, clock: Clock | None) -> Store:
-        return SqliteStore(self.path, clock=clock or wall_ms)
+        return SqliteStore(self.path, clock=clock)
+
+
+class TestSqliteStoreWhenTheClockJumps(File, ClockJumps):
+    def handle(self, clock: Clock | None) -> Store:
+        return SqliteStore(self.path, clock=clock)
+
+
+class TestAsyncSqliteStoreWhenTheClockJumps(File, ClockJumps):
+    def handle(self, clock: Clock | None) -> Store:
+        return BlockingStore(AsyncSqliteStore(self.path, clock=clock))

@@ -10,7 +10,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from semel.clock import wall_ms
+from semel.clock import steady_clock
 from semel.core import model
 from semel.core.effects import Claim, Complete, Effect, Read, Release, Remove, Renew, Resolve
 from semel.core.records import Key, Record
@@ -107,9 +107,9 @@ class Records:
 class MemoryStore(Face):
     """For threads of one process."""
 
-    def __init__(self, *, clock: Clock = wall_ms) -> None:
+    def __init__(self, *, clock: Clock | None = None) -> None:
         self._waiters = Waiters()
-        self._records = Records(clock, self._waiters.wake)
+        self._records = Records(clock or steady_clock(), self._waiters.wake)
 
     def _call(self, call: Effect[T]) -> T:
         reply: T = self._records.answer(call)
@@ -140,9 +140,9 @@ class MemoryStore(Face):
 class AsyncMemoryStore(AsyncFace):
     """For tasks of one event loop."""
 
-    def __init__(self, *, clock: Clock = wall_ms) -> None:
+    def __init__(self, *, clock: Clock | None = None) -> None:
         self._waiters = AsyncWaiters()
-        self._records = Records(clock, self._waiters.wake)
+        self._records = Records(clock or steady_clock(), self._waiters.wake)
 
     async def _call(self, call: Effect[T]) -> T:
         # Many tasks do the same step one after the other then: a processor has little room for what is done in turns.
@@ -171,8 +171,8 @@ class AsyncMemoryStore(AsyncFace):
 
 def open_store(url: StoreUrl, clock: Clock | None) -> MemoryStore:
     """Every opened memory store is a new, empty one."""
-    return MemoryStore(clock=clock or wall_ms)
+    return MemoryStore(clock=clock)
 
 
 def open_async_store(url: StoreUrl, clock: Clock | None) -> AsyncMemoryStore:
-    return AsyncMemoryStore(clock=clock or wall_ms)
+    return AsyncMemoryStore(clock=clock)

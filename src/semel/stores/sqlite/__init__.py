@@ -7,12 +7,12 @@
 - `synchronous=full`: it survives the power cut too, for one `fsync` per group of writes.
 - `busy_timeout_ms` (5000): how long to wait for another process that is writing before the store counts as unavailable.
 
-The file must be on a local disk: SQLite's WAL mode does not work across machines. The clock is the machine's.
+The file must be on a local disk: SQLite's WAL mode does not work across machines. The module `clock` says which
+time it goes by.
 """
 
 from __future__ import annotations
 
-from semel.clock import wall_ms
 from semel.store import Clock
 from semel.stores.sqlite.aio import AsyncSqliteStore
 from semel.stores.sqlite.settings import Settings
@@ -23,8 +23,8 @@ __all__ = ["AsyncSqliteStore", "Settings", "SqliteStore", "open_async_store", "o
 
 
 def open_store(url: StoreUrl, clock: Clock | None) -> SqliteStore:
-    return SqliteStore(Settings.of(url), clock=clock or wall_ms)
+    return SqliteStore(Settings.of(url), clock=clock)
 
 
 def open_async_store(url: StoreUrl, clock: Clock | None) -> AsyncSqliteStore:
-    return AsyncSqliteStore(Settings.of(url), clock=clock or wall_ms)
+    return AsyncSqliteStore(Settings.of(url), clock=clock)

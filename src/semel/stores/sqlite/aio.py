@@ -14,7 +14,6 @@ from contextlib import suppress
 from threading import get_ident
 from typing import Any, TypeVar, cast
 
-from semel.clock import wall_ms
 from semel.core.effects import Claim, Effect, Read
 from semel.core.records import Key
 from semel.errors import StoreError
@@ -52,7 +51,7 @@ class Threads:
 class AsyncSqliteStore(CoalescedFace):
     _halves = False  # there is one writer
 
-    def __init__(self, settings: Settings | str, *, clock: Clock = wall_ms) -> None:
+    def __init__(self, settings: Settings | str, *, clock: Clock | None = None) -> None:
         super().__init__()
         self._settings = Settings(settings) if isinstance(settings, str) else settings
         self._prompt = self._settings.synchronous == "normal"  # only then does no commit wait for the disk

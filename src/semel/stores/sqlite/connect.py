@@ -17,6 +17,7 @@ from semel.errors import StoreError, StoreMisconfigured, StoreTimeout, StoreUnav
 from semel.stores.sql.migrations import apply, check
 from semel.stores.sql.statements import Rows, Statement
 from semel.stores.sqlite import schema
+from semel.stores.sqlite.clock import Anchor, find_anchor, set_anchor
 from semel.stores.sqlite.settings import Settings
 
 RETRY_S = 0.001
@@ -157,6 +158,17 @@ def set_up(connection: sqlite3.Connection, settings: Settings) -> list[int]:
         connection.execute("COMMIT")
     drive(check(schema.MIGRATIONS, settings.path), run)
     return applied
+
+
+def anchor(connection: sqlite3.Connection, settings: Settings) -> Anchor:
+    """What the clock of the file goes by, set by the first process after a start of the machine."""
+    run = runner(connection)
+    found = patiently(settings, lambda: drive(find_anchor(), run))
+    if found is None:
+        begin(connection, settings)
+        found = drive(set_anchor(), run)
+        connection.execute("COMMIT")
+    return found
 
 
 # Closing any descriptor of a file drops all locks that this process has on it. So the file is created, and the

@@ -14,7 +14,18 @@ import threading
 from typing import Literal, get_args
 from weakref import WeakSet
 
-from semel.stores.sqlite.connect import check_version, create, creating, meaning, open_connection, set_up, store_errors
+from semel.store import Clock
+from semel.stores.sqlite.clock import Anchor, clock_of
+from semel.stores.sqlite.connect import (
+    anchor,
+    check_version,
+    create,
+    creating,
+    meaning,
+    open_connection,
+    set_up,
+    store_errors,
+)
 from semel.stores.sqlite.settings import Settings
 
 Purpose = Literal["read", "write", "at once", "watch", "log", "pin"]
@@ -34,6 +45,7 @@ FORK_WAIT_S = 10.0
 class Connections:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self._anchor: Anchor | None = None
         self._lock = threading.RLock()  # for a signal handler that forks
         self._changed = threading.Condition(self._lock)
         self._idle: dict[Purpose, list[sqlite3.Connection]] = {purpose: [] for purpose in get_args(Purpose)}
@@ -48,7 +60,14 @@ class Connections:
         check_version()
         create(self.settings.path)
         with self.lend("write") as connection:
-            return set_up(connection, self.settings)
+            applied = set_up(connection, self.settings)
+            self._anchor = anchor(connection, self.settings)
+            return applied
+
+    def find_clock(self) -> Clock:
+        """The clock that all processes share which have this file open. It must be prepared."""
+        assert self._anchor is not None
+        return clock_of(self._anchor)
 
     def lend(self, purpose: Purpose, *, beside: bool = False) -> Lent:
         """Lend a connection, and turn its errors into ours. After any failure it is closed, which rolls back.

@@ -66,10 +66,10 @@ class Begun:
 
 
 class Database:
-    def __init__(self, settings: Settings, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, settings: Settings, clock: Clock | None) -> None:
         self._connections = Connections(settings)
         self._connections.prepare()
+        self._clock = clock = clock or self._connections.find_clock()
         self.watch = Watch(self._connections)
         self.writer = Writer(self._connections, clock, self._committed)
 

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Sequence
 from typing import TypeVar
 
-from semel.clock import wall_ms
 from semel.core.effects import Effect, Read
 from semel.core.records import Key, Record
 from semel.errors import StoreError
@@ -27,7 +26,7 @@ PURGE_AT_ONCE = 500
 
 
 class SqliteStore(Face):
-    def __init__(self, settings: Settings | str, *, clock: Clock = wall_ms) -> None:
+    def __init__(self, settings: Settings | str, *, clock: Clock | None = None) -> None:
         self._settings = Settings(settings) if isinstance(settings, str) else settings
         self._database = PerProcess(lambda: Database(self._settings, clock))
 
