@@ -4,6 +4,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -293,3 +294,18 @@ def test_a_full_disk(tmp_path: Path) -> None:
         subprocess.run(["umount", str(disk)], check=True)
     assert (small, after) == ("ok True", "ok True")
     assert large.startswith("StoreUnavailable there is no room left for")
+
+
+@pytest.mark.parametrize("column", ["fingerprint", "owner", "format", "payload", "created_ms"])
+def test_a_damaged_column_is_named_and_its_bytes_are_not_shown(tmp_path: Path, column: str) -> None:
+    path = tmp_path / "a.db"
+    store = SqliteStore(str(path))
+    lease = claim(store).lease
+    assert store.complete(lease, Result("x", b"answer"), retention_ms=60_000)
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"UPDATE semel_records SET {column} = CAST(x'736563726574ff' AS TEXT)")  # "secret", damaged
+    for call in (lambda: claim(store, owner="other"), lambda: store.get(lease.key)):
+        with pytest.raises(RecordUnreadable) as caught:
+            call()
+        assert f"the column {column} of a record" in str(caught.value)
+        assert "secret" not in "".join(traceback.format_exception(caught.value))

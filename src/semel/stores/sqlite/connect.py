@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import threading
 import time
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 
 from semel.core.effects import Effect
 from semel.drive import drive
-from semel.errors import StoreError, StoreMisconfigured, StoreTimeout, StoreUnavailable
+from semel.errors import RecordUnreadable, StoreError, StoreMisconfigured, StoreTimeout, StoreUnavailable
 from semel.stores.sql.migrations import apply, check
 from semel.stores.sql.statements import Rows, Statement
 from semel.stores.sqlite import schema
@@ -21,6 +22,8 @@ from semel.stores.sqlite.clock import Anchor, find_anchor, set_anchor
 from semel.stores.sqlite.settings import Settings
 
 RETRY_S = 0.001
+NO_TEXT = re.compile(r"Could not decode to UTF-8 column '(\w+)'")
+"""The words of Python's sqlite3, which are followed by the bytes."""
 T = TypeVar("T")
 
 
@@ -30,12 +33,23 @@ def store_errors(settings: Settings) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise meaning(error, settings) from error
+        meant = meaning(error, settings)
+        raise meant from cause_of(meant, error)
+
+
+def cause_of(meant: StoreError, error: sqlite3.Error) -> sqlite3.Error | None:
+    """What may be logged beside our own words: not the bytes of a damaged record."""
+    return None if isinstance(meant, RecordUnreadable) else error
 
 
 def meaning(error: sqlite3.Error, settings: Settings) -> StoreError:
     """The one place where an error of SQLite becomes one of ours."""
     path, folder = settings.path, os.path.dirname(settings.path)
+    if found := NO_TEXT.match(str(error)):
+        return RecordUnreadable(
+            f"{path} is damaged: the column {found[1]} of a record should be text and is not. Its bytes are not shown, "
+            "because answers may be among them. Restore the file from a backup, or delete the record in it"
+        )
     match getattr(error, "sqlite_errorcode", 0) & 0xFF:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             waited = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_BUSY

@@ -18,6 +18,7 @@ from semel.store import Clock
 from semel.stores.sqlite.clock import Anchor, clock_of
 from semel.stores.sqlite.connect import (
     anchor,
+    cause_of,
     check_version,
     create,
     creating,
@@ -157,7 +158,8 @@ class Lent:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         self._connections.give_back(self._purpose, self._connection, whole=error is None)
         if isinstance(error, sqlite3.Error):
-            raise meaning(error, self._connections.settings) from error
+            meant = meaning(error, self._connections.settings)
+            raise meant from cause_of(meant, error)
 
 
 _registry = threading.Lock()
