@@ -8,7 +8,7 @@
 - `busy_timeout_ms` (5000): how long to wait for another process that is writing before the store counts as unavailable.
 
 The file must be on a local disk: SQLite's WAL mode does not work across machines. The module `clock` says which
-time it goes by.
+time it goes by, and `files` what happens when it is removed while a process has it open.
 """
 
 from __future__ import annotations

@@ -22,6 +22,8 @@ from semel.stores.sqlite.clock import Anchor, find_anchor, set_anchor
 from semel.stores.sqlite.settings import Settings
 
 RETRY_S = 0.001
+FIRST_LOOK = "SELECT 1 FROM sqlite_master LIMIT 1"
+"""SQLite opens the log and the shared memory with the first statement that reads."""
 NO_TEXT = re.compile(r"Could not decode to UTF-8 column '(\w+)'")
 """The words of Python's sqlite3, which are followed by the bytes."""
 T = TypeVar("T")
@@ -61,6 +63,12 @@ def meaning(error: sqlite3.Error, settings: Settings) -> StoreError:
             return StoreUnavailable(
                 f"there is no room left for {path}: free some space on its disk, or purge, then repeat"
             )
+        case sqlite3.SQLITE_IOERR if error.sqlite_errorcode == sqlite3.SQLITE_IOERR_SHORT_READ:
+            return StoreUnavailable(
+                f"{path} does not have what its log should have: was {path}-wal removed while a process had it open? "
+                "Stop every process that uses it, not with kill -9: the last one that ends brings what only it still "
+                "has into the file; then start them again"
+            )
         case sqlite3.SQLITE_IOERR:
             return StoreUnavailable(f"{path}: {error}; check its disk, its quota and the limit on file sizes")
         case sqlite3.SQLITE_NOTADB:
@@ -78,10 +86,6 @@ def meaning(error: sqlite3.Error, settings: Settings) -> StoreError:
 
 
 def _closed_to_us(error: sqlite3.Error, path: str, folder: str) -> StoreError:
-    if not os.path.exists(path):
-        return StoreMisconfigured(
-            f"{path} is gone: somebody removed it while it was in use; restart this process to begin a new one"
-        )
     if not os.access(folder, os.W_OK):
         return StoreMisconfigured(
             f"the folder {folder} must be writable for this user: SQLite keeps {path}-wal and {path}-shm in it"
@@ -105,6 +109,10 @@ def open_connection(settings: Settings, *pragmas: str, patient: bool) -> sqlite3
     try:
         for pragma in (f"synchronous = {settings.synchronous}", *pragmas):
             connection.execute(f"PRAGMA {pragma}")
+        if patient:
+            patiently(settings, lambda: connection.execute(FIRST_LOOK).fetchone())
+        else:
+            connection.execute(FIRST_LOOK).fetchone()
     except BaseException:
         connection.close()
         raise
@@ -194,6 +202,12 @@ def create(path: str) -> None:
     """Create the file, readable by its owner only, because answers are in it. Its companions get the same mode."""
     if os.path.isdir(path):
         raise StoreMisconfigured(f"{path} is a folder: name a file in it")
+    # The log is looked for first: a process that begins a file makes the log last.
+    if os.path.exists(f"{path}-wal") and not os.path.exists(path):
+        raise StoreMisconfigured(
+            f"{path} is gone, but its log {path}-wal is there: put the file back. To begin a new one, in which no key "
+            f"is known, stop every process that uses it and remove {path}-wal and {path}-shm"
+        )
     try:
         with creating, suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))

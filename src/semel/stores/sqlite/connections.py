@@ -14,8 +14,10 @@ import threading
 from typing import Literal, get_args
 from weakref import WeakSet
 
+from semel.drive import drive
+from semel.errors import StoreError
 from semel.store import Clock
-from semel.stores.sqlite.clock import Anchor, clock_of
+from semel.stores.sqlite.clock import Anchor, clock_of, find_anchor
 from semel.stores.sqlite.connect import (
     anchor,
     cause_of,
@@ -24,9 +26,10 @@ from semel.stores.sqlite.connect import (
     creating,
     meaning,
     open_connection,
+    runner,
     set_up,
-    store_errors,
 )
+from semel.stores.sqlite.files import Files
 from semel.stores.sqlite.settings import Settings
 
 Purpose = Literal["read", "write", "at once", "watch", "log", "pin"]
@@ -46,6 +49,7 @@ FORK_WAIT_S = 10.0
 class Connections:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.files = Files(settings.path)
         self._anchor: Anchor | None = None
         self._lock = threading.RLock()  # for a signal handler that forks
         self._changed = threading.Condition(self._lock)
@@ -63,6 +67,7 @@ class Connections:
         with self.lend("write") as connection:
             applied = set_up(connection, self.settings)
             self._anchor = anchor(connection, self.settings)
+            self.files.add_companions()
             return applied
 
     def find_clock(self) -> Clock:
@@ -111,8 +116,35 @@ class Connections:
 
     def opened(self, purpose: Purpose) -> sqlite3.Connection:
         """A new one, for who has taken and found none."""
-        with store_errors(self.settings):
-            return open_connection(self.settings, *PRAGMAS.get(purpose, ()), patient=purpose != "at once")
+        with self._lock:  # the last one that is closed takes the log with it
+            self.files.check_before_opening()
+        try:
+            connection = open_connection(self.settings, *PRAGMAS.get(purpose, ()), patient=purpose != "at once")
+            try:
+                self._recognise(connection)
+            except BaseException:
+                connection.close()
+                raise
+        except sqlite3.Error as error:
+            meant = self.explain(error)
+            raise meant from cause_of(meant, error)
+        return connection
+
+    def _recognise(self, connection: sqlite3.Connection) -> None:
+        """Refuse another file than the one that was prepared, and count the connection.
+
+        A number of an inode is free again when nothing has the file open. The mark of a file is never used again.
+        """
+        if self._anchor is not None and drive(find_anchor(), runner(connection)) != self._anchor:
+            raise self.files.replaced()
+        with self._lock:
+            self.files.add()
+
+    def explain(self, error: sqlite3.Error) -> StoreError:
+        """What an error of SQLite means. That the files are gone explains most of them better than SQLite does."""
+        with self._lock:
+            loss = self.files.find_loss()
+        return loss or meaning(error, self.settings)
 
     def give_back(self, purpose: Purpose, connection: sqlite3.Connection | None, *, whole: bool) -> None:
         with self._lock:
@@ -121,7 +153,7 @@ class Connections:
                 if whole and not self._closed and len(idle) < IDLE_MAX:
                     idle.append(connection)
                 else:
-                    connection.close()
+                    self._close(connection)
             self._lent -= 1
             if self.frozen:
                 self._changed.notify_all()
@@ -129,7 +161,11 @@ class Connections:
     def _close_idle(self) -> None:
         for idle in self._idle.values():
             while idle:
-                idle.pop().close()
+                self._close(idle.pop())
+
+    def _close(self, connection: sqlite3.Connection) -> None:
+        self.files.remove()
+        connection.close()
 
 
 class Lent:
@@ -158,7 +194,7 @@ class Lent:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         self._connections.give_back(self._purpose, self._connection, whole=error is None)
         if isinstance(error, sqlite3.Error):
-            meant = meaning(error, self._connections.settings)
+            meant = self._connections.explain(error)
             raise meant from cause_of(meant, error)
 
 

@@ -129,6 +129,7 @@ class Writer:
     def commit(self, connection: sqlite3.Connection, calls: Calls) -> None:
         """End what `apply` began, in whatever thread may wait for the disk, if the disk has to be waited for."""
         try:
+            self._connections.files.check()
             connection.execute("COMMIT")
         finally:
             self._leading.release()
@@ -171,6 +172,7 @@ class Writer:
     def _commit(self, connection: sqlite3.Connection, calls: Calls) -> list[Any]:
         now_ms = self._clock()  # read under the write lock: later transactions have later times
         replies = write(connection, calls, now_ms)
+        self._connections.files.check()
         connection.execute("COMMIT")
         return replies
 
