@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPResponse
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import psutil
 
@@ -61,6 +61,8 @@ class Upstream:
         self.received = bytearray()
         """Every byte of bodies, as it comes."""
         self.behaviours: dict[str, Behaviour] = {}
+        self.unread: dict[str, Behaviour] = {}
+        """Those that read the body themselves."""
         self.go = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
         self.port: int = self._listener.getsockname()[1]
@@ -98,14 +100,19 @@ class Upstream:
 
     def _serve(self, connection: socket.socket, number: int) -> None:
         # A body that breaks off ends the connection, too.
-        with connection, contextlib.suppress(OSError, ValueError), connection.makefile("rb") as stream:
+        with connection, contextlib.suppress(OSError, ValueError), self._stream(connection) as stream:
             while (asked := self._read(stream, number)) is not None:
                 self._answering.add(number)
                 self.asked.append(asked)
-                behaviour = self.behaviours.get(asked.path.partition("?")[0], created)
+                path = asked.path.partition("?")[0]
+                behaviour = self.unread.get(path) or self.behaviours.get(path, created)
                 if not behaviour(self, asked, connection):
                     return
                 self._answering.discard(number)
+
+    def _stream(self, connection: socket.socket) -> BinaryIO:
+        """Unbuffered where a behaviour reads the body itself."""
+        return cast(BinaryIO, connection.makefile("rb", 0)) if self.unread else connection.makefile("rb")
 
     def _read(self, stream: BinaryIO, number: int) -> Asked | None:
         line = stream.readline().decode("latin-1").rstrip("\r\n")
@@ -117,6 +124,8 @@ class Upstream:
             headers.append((name, value.strip()))
         named = {name.lower(): value for name, value in headers}
         body = b""
+        if line.split()[1] in self.unread:
+            return Asked(line, headers, body, number)
         if "chunked" in named.get("transfer-encoding", ""):
             while size := int(stream.readline().split(b";")[0], 16):
                 body += (part := stream.read(size))

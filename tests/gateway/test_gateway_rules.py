@@ -112,6 +112,12 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         ({"keepalive_s": -1}, "--keepalive -1: 0 for a connection"),
         ({"downstream_key": "x"}, "--downstream-key 'x': derived, caller, none"),
         ({"host": "x"}, "--host 'x': caller, upstream"),
+        ({"head_timeout_s": 0}, "--head-timeout 0: over 0, at most a day"),
+        ({"body_timeout_s": -1}, "--body-timeout -1: over 0"),
+        ({"idle_timeout_s": 1e9}, "--idle-timeout 1000000000.0: over 0"),
+        ({"send_timeout_s": float("nan")}, "--send-timeout nan: over 0"),
+        ({"body_rate": 0}, "--body-rate 0: at least 1 byte a second"),
+        ({"connections_max": 0}, "--connections-max 0: 1 to 1000000"),
     ],
 )
 def test_a_wrong_setting_names_its_option(wrong: dict[str, object], said: str) -> None:

@@ -71,6 +71,50 @@ from semel.cli.options import option
     "open; 0 makes a connection for each request.",
 )
 @option(
+    "--head-timeout",
+    type=float,
+    default=10.0,
+    metavar="SECONDS",
+    help="Bound for the whole head of a request, from its first byte: 408.",
+)
+@option(
+    "--body-timeout",
+    type=float,
+    default=30.0,
+    metavar="SECONDS",
+    help="Bound for the body of a request, to which every --body-rate bytes that arrive add one second: 408.",
+)
+@option(
+    "--body-rate",
+    type=int,
+    default=1_000,
+    metavar="BYTES",
+    help="How many bytes a second a large body must bring on average.",
+)
+@option(
+    "--idle-timeout",
+    type=float,
+    default=75.0,
+    metavar="SECONDS",
+    help="How long a caller's connection may be open without a request. It must be more than a proxy in front of the "
+    "gateway keeps it.",
+)
+@option(
+    "--send-timeout",
+    type=float,
+    default=60.0,
+    metavar="SECONDS",
+    help="How long a caller may take nothing of its answer. Linux only.",
+)
+@option(
+    "--connections-max",
+    type=int,
+    default=10_000,
+    metavar="N",
+    help="Connections of callers at once, in each worker. A connection without a whole request gives way to a new one; "
+    "where there is none, the new one gets 503.",
+)
+@option(
     "--drain",
     type=float,
     default=30.0,
@@ -88,7 +132,7 @@ from semel.cli.options import option
     metavar="URL",
     help="Where quotas are counted. memory:// counts in each worker for itself, redis://… for all of them.",
 )
-def gateway(connect_timeout: float, timeout: float, keepalive: float, drain: float, **chosen: Any) -> None:
+def gateway(**chosen: Any) -> None:
     """Put idempotency keys in front of any HTTP service.
 
     Requests with an Idempotency-Key take effect once, and repeats get the first answer. Everything else passes through.
@@ -112,14 +156,12 @@ def gateway(connect_timeout: float, timeout: float, keepalive: float, drain: flo
     except ModuleNotFoundError as error:
         raise click.ClickException(f"semel gateway needs {error.name}: pip install 'semel[gateway]'") from None
     from semel.errors import StoreMisconfigured
-    from semel.gateway.settings import Settings, SettingsInvalid
+    from semel.gateway.settings import DURATIONS, Settings, SettingsInvalid
     from semel.gateway.worker import log_to_stderr
 
     log_to_stderr()
     try:
-        settings = Settings(
-            connect_timeout_s=connect_timeout, timeout_s=timeout, keepalive_s=keepalive, drain_s=drain, **chosen
-        )
+        settings = Settings(**{f"{name}_s" if f"{name}_s" in DURATIONS else name: chosen[name] for name in chosen})
         rules = checked(settings)
         status = asyncio.run(supervise(settings, rules))
     except (SettingsInvalid, StoreMisconfigured) as error:

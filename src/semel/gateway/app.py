@@ -16,6 +16,7 @@ from semel.gateway.headers import with_date
 from semel.gateway.rules import Rules
 from semel.gateway.settings import Settings
 from semel.gateway.tenants import identify_by
+from semel.gateway.upstream import CONNECTIONS_MAX
 
 logger = logging.getLogger("semel.gateway")
 
@@ -23,10 +24,17 @@ logger = logging.getLogger("semel.gateway")
 class Gateway:
     """One worker's application. `apply` changes the rules for every request that comes after it."""
 
-    def __init__(self, settings: Settings, rules: Rules, *, on_event: OnEvent = ignore) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        rules: Rules,
+        *,
+        on_event: OnEvent = ignore,
+        upstream_max: int = CONNECTIONS_MAX,
+    ) -> None:
         self._secret = settings.secret
         self._listener = logged(on_event)
-        self._forwarder = Forwarder(settings)
+        self._forwarder = Forwarder(settings, upstream_max)
         self._protected = IdempotencyMiddleware(
             self._forwarder,
             store=settings.store,

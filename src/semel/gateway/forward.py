@@ -12,7 +12,7 @@ from semel.core import http
 from semel.errors import OutcomeUnknown
 from semel.gateway.headers import Pair, for_caller, for_upstream, values
 from semel.gateway.settings import Settings
-from semel.gateway.upstream import Cut, NotSent, NotText, Upstream, chunks, whole
+from semel.gateway.upstream import CONNECTIONS_MAX, Cut, NotSent, NotText, Upstream, chunks, whole
 from semel.running import Operation, current_operation
 
 logger = logging.getLogger("semel.gateway")
@@ -30,9 +30,9 @@ NOT_UTF8 = http.Response(400, ((b"content-type", b"text/plain; charset=utf-8"),)
 class Forwarder:
     """Streams both ways, each side as fast as the other takes it."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, connections_max: int = CONNECTIONS_MAX) -> None:
         self.settings = settings
-        self.upstream = Upstream(settings)
+        self.upstream = Upstream(settings, connections_max)
         self.key_headers: frozenset[bytes] = frozenset((KEY,))
         """Where callers may put their key, by any rule."""
 

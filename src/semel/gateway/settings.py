@@ -10,6 +10,12 @@ from urllib.parse import urlsplit
 DownstreamKey = Literal["derived", "caller", "none"]
 Host = Literal["caller", "upstream"]
 WORKERS_MAX = 256
+CONNECTIONS_MAX = 1_000_000
+POSITIVE = (
+    *("connect_timeout_s", "timeout_s", "drain_s"),
+    *("head_timeout_s", "body_timeout_s", "idle_timeout_s", "send_timeout_s"),
+)
+DURATIONS = ("keepalive_s", *POSITIVE)
 
 
 class SettingsInvalid(ValueError):
@@ -31,6 +37,12 @@ class Settings:
     connect_timeout_s: float = 5.0
     timeout_s: float = 60.0
     keepalive_s: float = 1.0
+    head_timeout_s: float = 10.0
+    body_timeout_s: float = 30.0
+    body_rate: int = 1_000
+    idle_timeout_s: float = 75.0
+    send_timeout_s: float = 60.0
+    connections_max: int = 10_000
     drain_s: float = 30.0
     secret: str | None = None
     quota_storage: str = "memory://"
@@ -51,11 +63,15 @@ class Settings:
             raise SettingsInvalid(f"--downstream-key {self.downstream_key!r}: {', '.join(get_args(DownstreamKey))}")
         if self.host not in get_args(Host):
             raise SettingsInvalid(f"--host {self.host!r}: {', '.join(get_args(Host))}")
-        for name in ("connect_timeout_s", "timeout_s", "drain_s"):
+        for name in POSITIVE:
             if not 0 < (value := getattr(self, name)) <= 86_400:
                 raise SettingsInvalid(f"--{name.removesuffix('_s').replace('_', '-')} {value}: over 0, at most a day")
         if not 0 <= self.keepalive_s <= 86_400:
             raise SettingsInvalid(f"--keepalive {self.keepalive_s}: 0 for a connection of its own for each request")
+        if self.body_rate < 1:
+            raise SettingsInvalid(f"--body-rate {self.body_rate}: at least 1 byte a second")
+        if not 1 <= self.connections_max <= CONNECTIONS_MAX:
+            raise SettingsInvalid(f"--connections-max {self.connections_max}: 1 to {CONNECTIONS_MAX}")
 
     @property
     def base(self) -> str:

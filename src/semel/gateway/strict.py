@@ -7,6 +7,7 @@ is the rest: what it accepts and another program might read otherwise, and what 
 
 from __future__ import annotations
 
+from enum import Enum
 from functools import lru_cache
 from urllib.parse import urlsplit
 
@@ -26,13 +27,20 @@ class Refused(Exception):
         self.status = status
 
 
+class Part(Enum):
+    """What of a request has begun to arrive, and has not ended."""
+
+    NOTHING = "nothing"
+    HEAD = "head"
+    BODY = "body"
+
+
 class StrictProtocol(HttpToolsProtocol):
     """Answers 400 or 431 and closes, before the application sees anything."""
 
     _reading = 0
     _head_size = 0
-    _in_head = True
-    _in_body = False
+    _part = Part.HEAD
     _between = 0
     """How much came since the last part of a body: the sizes of chunks, and what follows the last one."""
     _refused: Refused | None = None
@@ -43,16 +51,18 @@ class StrictProtocol(HttpToolsProtocol):
         self._reading = len(data)
         self._between += len(data)
         super().data_received(data)
-        if self._in_body and self._between > HEAD_MAX and self._refused is None:
+        if self._part is Part.BODY and self._between > HEAD_MAX and self._refused is None:
             self._refuse(Refused(f"There are more than {HEAD_MAX} bytes between parts of the body, or after it.", 431))
-        if self._in_head and self._refused is None:  # a header line that never ends is not shown to us before it does
+        if (
+            self._part is Part.HEAD and self._refused is None
+        ):  # a header line that never ends is not shown to us before it does
             self._head_size += len(data)
             if self._head_size > HEAD_MAX:
                 self._refuse(Refused(f"The head of the request is larger than {HEAD_MAX} bytes.", 431))
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._in_head, self._head_size = True, -self._reading  # in which the end of another request may have been
+        self._part, self._head_size = Part.HEAD, -self._reading  # in which the end of another request may have been
 
     def on_body(self, body: bytes) -> None:
         self._between = 0
@@ -62,7 +72,7 @@ class StrictProtocol(HttpToolsProtocol):
         if any(name == b"connection" for name, _ in self.headers):  # the parser obeys it, and nobody would hear more
             self._refused = Refused("Connection is a header, and must not follow the body.")
             raise self._refused
-        self._in_body = False
+        self._part = Part.NOTHING
         super().on_message_complete()
 
     def on_headers_complete(self) -> None:
@@ -71,7 +81,7 @@ class StrictProtocol(HttpToolsProtocol):
         except Refused as refused:
             self._refused = refused
             raise  # the parser stops, and `send_400_response` is called
-        self._in_head, self._in_body, self._between = False, True, 0
+        self._part, self._between = Part.BODY, 0
         super().on_headers_complete()
         self.headers = []  # what follows the body is no header: nobody checks it, and it is not passed on
 
@@ -112,11 +122,12 @@ class StrictProtocol(HttpToolsProtocol):
     def _refuse(self, refused: Refused) -> None:
         """Say why, if that cannot be taken for the answer to an earlier request, and close."""
         self._refused = refused
-        if self._in_head:
+        if self._part is not Part.BODY:
             earlier: RequestResponseCycle | None = self.cycle
             alone = earlier is None or earlier.response_complete
         else:  # it is the body of the request that is being served
             alone = not self.cycle.response_started and not self.pipeline
+            self.cycle.disconnected = True  # a second answer must not follow this one
         if alone:
             text = str(refused).encode("latin-1", "replace")
             self.transport.write(

@@ -46,8 +46,9 @@ class Cut(Exception):
 class Upstream:
     """The connections of one event loop to the one upstream there is."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, connections_max: int = CONNECTIONS_MAX) -> None:
         self._settings = settings
+        self._connections_max = connections_max
         self._session: ClientSession | None = None
 
     async def send(
@@ -88,9 +89,9 @@ class Upstream:
         if self._session is None:  # here and not before: it belongs to the loop that uses it
             settings = self._settings
             self._session = ClientSession(
-                connector=TCPConnector(limit=CONNECTIONS_MAX, force_close=True)
+                connector=TCPConnector(limit=self._connections_max, force_close=True)
                 if not settings.keepalive_s
-                else TCPConnector(limit=CONNECTIONS_MAX, keepalive_timeout=settings.keepalive_s),
+                else TCPConnector(limit=self._connections_max, keepalive_timeout=settings.keepalive_s),
                 timeout=ClientTimeout(
                     total=None, connect=settings.connect_timeout_s, sock_read=settings.timeout_s, ceil_threshold=60
                 ),

@@ -10,22 +10,24 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
+from typing import Any, cast
 
 import uvicorn
 
 from semel.drive import OnEvent, ignore
 from semel.gateway.app import Gateway
+from semel.gateway.connections import Connections, find_room
+from semel.gateway.deadlines import TimedProtocol
 from semel.gateway.rules import Rules
 from semel.gateway.settings import Settings
-from semel.gateway.strict import StrictProtocol
 
 logger = logging.getLogger("semel.gateway")
 READY = "ready"
 STOP = None
-CONNECTIONS_MAX = 10_000
 
 
 class Server(uvicorn.Server):
@@ -60,11 +62,13 @@ def work(settings: Settings, rules: Rules, listener: socket.socket, channel: Con
     # A terminal's Ctrl-C and a service manager's stop reach all of us: the supervisor decides, and tells each worker.
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    app = Gateway(settings, rules, on_event=listener_of(settings, rules))
+    room = find_room(settings.connections_max)
+    app = Gateway(settings, rules, on_event=listener_of(settings, rules), upstream_max=room.upstream)
+    protocol = partial(TimedProtocol, settings, Connections(room.callers))
     server = Server(
         uvicorn.Config(
             app,
-            http=StrictProtocol,
+            http=cast(Any, protocol),
             ws="none",
             lifespan="on",
             log_config=None,
@@ -72,7 +76,7 @@ def work(settings: Settings, rules: Rules, listener: socket.socket, channel: Con
             server_header=False,
             date_header=False,
             proxy_headers=False,
-            limit_concurrency=CONNECTIONS_MAX,
+            limit_concurrency=room.callers + 1,  # of requests; connections are refused before there are so many
             timeout_graceful_shutdown=math.ceil(settings.drain_s),
         ),
         channel,
