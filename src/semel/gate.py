@@ -21,6 +21,7 @@ from semel.core import http
 from semel.core.correlation import trace_label
 from semel.core.effects import Claim, Plan
 from semel.core.fingerprint import URL_SAFE, Fingerprint, RequestParts, digest, fingerprint, raw
+from semel.core.hosts import host_of
 from semel.core.http import Response
 from semel.core.keys import KeyMalformed, read_key
 from semel.core.policy import Policy
@@ -146,7 +147,8 @@ class Gate:
 
         Nearly all requests are alike; what those need of the functions below is written out here.
         """
-        policy, scope, headers = admitted.policy, f"{request.method} {request.path}", dict(request.headers)
+        policy, headers = admitted.policy, dict(request.headers)
+        scope = f"{request.method} {_host_in(policy, request)}{request.path}"
         if (
             policy.scope == "endpoint"
             and type(tenant) is str
@@ -168,13 +170,15 @@ class Gate:
 
     def key(self, admitted: Admitted, tenant: str | None, request: RequestParts) -> Key:
         policy = admitted.policy
+        host = _host_in(policy, request)
         if policy.scope == "endpoint":
-            scope = f"{request.method} {request.path}"
+            scope = f"{request.method} {host}{request.path}"
         elif policy.scope == "tenant":
-            scope = ""
+            scope = host
         else:
             chosen = policy.scope(request)
-            scope = f"={chosen.decode('latin-1') if isinstance(chosen, bytes) else chosen}"
+            text = chosen.decode("latin-1") if isinstance(chosen, bytes) else chosen
+            scope = f"={host}/{text}" if host else f"={text}"
         return Key(self.tenant_of(tenant), _bounded(scope, SCOPE_MAX), admitted.name)
 
     def fingerprint(self, policy: Policy, request: RequestParts) -> str:
@@ -219,6 +223,11 @@ class Gate:
                 "guessed credential. Give a secret, 32 random bytes."
             )
         return f"{warning} {way_out}"
+
+
+def _host_in(policy: Policy, request: RequestParts) -> str:
+    """What a scope says about the host: nothing, unless hosts are kept apart."""
+    return f"//{host_of(request.headers)}" if policy.per_host else ""
 
 
 def _labelled(trace: bytes | None, request_id: bytes) -> str:

@@ -101,6 +101,7 @@ SHOWN: dict[str, tuple[str, Callable[[Policy], Any]]] = {
     "in_flight": ("in_flight", lambda policy: policy.in_flight),
     "guarantee": ("guarantee", lambda policy: policy.guarantee),
     "scope": ("scope", lambda policy: policy.scope if isinstance(policy.scope, str) else "chosen by the service"),
+    "per_host": ("per_host", lambda policy: policy.per_host),
     "expired": ("expired", lambda policy: policy.expired),
     "fingerprint": ("fingerprint", _fingerprint),
     "body_max": ("body_max", lambda policy: policy.body_max),

@@ -31,6 +31,7 @@ DEFAULTS: dict[str, object] = {
     "result_max": 1_048_576,
     "on_store_error": "closed",
     "quota": None,
+    "per_host": False,
 }
 
 
@@ -59,6 +60,7 @@ GOOD: list[tuple[str, Any, object]] = [
     ("wait", 0.25, timedelta(milliseconds=250)),
     ("scope", choose, choose),
     ("scope", "tenant", "tenant"),
+    ("per_host", True, True),
     ("retention", 60, timedelta(minutes=1)),
     ("lease", timedelta(milliseconds=1), timedelta(milliseconds=1)),
     ("expired", "refuse", "refuse"),
@@ -86,6 +88,7 @@ def test_takes(name: str, given: Any, kept: object) -> None:
 
 BAD: list[tuple[str, Any, str]] = [
     ("required", "yes", "expected True or False, not 'yes'"),
+    ("per_host", "yes", "expected True or False, not 'yes'"),
     ("methods", "POST", "expected several values, not 'POST'"),
     ("methods", ["GET", "POST"], "GET: safe methods are never touched"),
     ("methods", ["PO ST"], "'PO ST' is not an HTTP token"),

@@ -179,6 +179,42 @@ def test_tenants_by_header_never_meet(gateway: GatewayServer, upstream: Upstream
     assert len(set(derived)) == 5
 
 
+def hosted(name: str, key: str, *lines: str) -> bytes:
+    asking = request("POST", "/pay", key.encode(), f"Idempotency-Key: {key}", *lines)
+    return asking.replace(b"Host: shop.example", f"Host: {name}".encode())
+
+
+def test_hosts_never_meet(gateway: GatewayServer, upstream: Upstream, key: str) -> None:
+    """The upstream gets the caller's host, and may choose the customer or the route by it."""
+
+    def replayed(asking: bytes) -> bool:
+        with gateway.open() as connection:
+            connection.sendall(asking)
+            answer = read(connection)
+        assert answer.status == 201
+        return answer.header("idempotent-replayed") == "true"
+
+    assert [replayed(hosted(name, key)) for name in ("acme.example", "beta.example")] == [False, False]
+    assert upstream.effects(key) == 2
+    spellings = ("acme.example", "ACME.example", "acme.example:80", "acme.example:443", "acme.example.")
+    assert all(replayed(hosted(name, key)) for name in spellings)
+    assert upstream.effects(key) == 2
+    assert not replayed(hosted("acme.example:8080", key)), "another port is another service"
+    behind = [hosted("gateway.internal", key, f"X-Forwarded-Host: {name}.example") for name in ("acme", "beta")]
+    assert [replayed(each) for each in behind] == [False, False], "a proxy says which one the caller asked for"
+    assert [replayed(each) for each in behind] == [True, True]
+    assert upstream.effects(key) == 5
+
+
+def test_one_service_of_many_names(upstream: Upstream, key: str) -> None:
+    with GatewayServer(upstream.port, rules="[policy]\nper_host = false") as gateway:
+        for at, name in enumerate(("acme.example", "beta.example")):
+            with gateway.open() as connection:
+                connection.sendall(hosted(name, key))
+                assert read(connection).header("idempotent-replayed") == (None if at == 0 else "true")
+    assert upstream.effects(key) == 1
+
+
 def test_what_connection_names_is_dropped_whatever_its_case() -> None:
     headers = [(b"Connection", b"Close, X-One"), (b"x-one", b"1"), (b"X-Two", b"2"), (b"Transfer-Encoding", b"chunked")]
     assert passed_on(headers) == [(b"X-Two", b"2")]

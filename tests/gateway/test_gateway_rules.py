@@ -39,14 +39,21 @@ def test_a_rule_starts_from_the_policy_of_the_file() -> None:
         "semel.toml",
     )
     payments, webhooks = rules.rules
-    assert rules.policy == Policy(retention=timedelta(days=2), headers=("Idempotency-Key", "Request-Id"))
+    assert rules.policy == Policy(retention=timedelta(days=2), headers=("Idempotency-Key", "Request-Id"), per_host=True)
     assert payments.policy is not None
     assert (payments.policy.retention_ms, payments.policy.lease_ms) == (172_800_000, 5_000)
     assert (payments.policy.required, payments.policy.quota) == (True, "600/minute")
     assert payments.policy.fingerprint == Fingerprint(body="json", exclude=("/sent_at",))
+    assert payments.policy.per_host, "the upstream may choose by the host, which it gets"
     assert webhooks.policy is None
     assert rules.key_headers == {b"idempotency-key", b"request-id"}
     assert pickle.loads(pickle.dumps(rules)) == rules, "workers are told by a pipe"
+
+
+def test_one_service_of_many_names_has_one_scope_for_them() -> None:
+    rules = parse_rules('[policy]\nper_host = false\n[[rules]]\nmatch = "/a/"\nper_host = true', "semel.toml")
+    assert (rules.policy.per_host, [rule.policy and rule.policy.per_host for rule in rules.rules]) == (False, [True])
+    assert read_rules(None).policy.per_host, "also without a file"
 
 
 def test_the_example_is_right_and_shows_every_table() -> None:
@@ -70,6 +77,7 @@ def test_the_example_is_right_and_shows_every_table() -> None:
         pytest.param(f"x = {'9' * 5000}", "f.toml: this is not TOML: ", id="a number of 5000 digits"),
         pytest.param(f"x = {'[' * 100000}", "f.toml: this is not TOML: ", id="nesting without end"),
         pytest.param(f'[policy]\nlease = "{"9" * 400}d"', "is longer than anything can be kept", id="for ever"),
+        ("[policy]\nper_host = 1", "f.toml, [policy], per_host: expected True or False, not 1"),
         ("[policy]\nrequired = 1", "f.toml, [policy], required: expected True or False, not 1"),
         ('[policy]\nmethods = ["GET"]', "f.toml, [policy], methods: GET: safe methods are never touched"),
         ('[policy]\nguarantee = "exactly-once"', "f.toml, [policy], guarantee: a gateway is not part of the"),

@@ -43,6 +43,19 @@ def test_scopes() -> None:
     assert key(Policy(), None).tenant == ""
 
 
+def test_keys_of_different_hosts_do_not_meet_where_the_policy_says_so() -> None:
+    acme, beta = (other(headers=((b"host", name),)) for name in (b"Acme.example:443", b"beta.example"))
+    apart = Policy(per_host=True)
+    assert key(apart, request=acme).scope == "POST //acme.example/pay"
+    assert key(Policy(per_host=True, scope="tenant"), request=acme).scope == "//acme.example"
+    assert key(Policy(per_host=True, scope=lambda request: "x"), request=acme).scope == "=//acme.example/x"
+    assert key(apart).scope == "POST ///pay", "no host is one of them"
+    assert key(Policy(), request=acme) == key(Policy(), request=beta), "by default one service has many names"
+    for policy in (apart, Policy(), Policy(per_host=True, scope="tenant")):
+        claim = GATE.claim(Admitted(policy, "n"), "t", acme)
+        assert claim.key == key(policy, request=acme), "both ways to a key lead to the same one"
+
+
 def test_what_a_key_cannot_keep_is_represented_by_its_digest_which_nothing_can_imitate() -> None:
     long = key(Policy(), "x" * 256)
     assert long.tenant.startswith("sha256:")

@@ -54,6 +54,7 @@ class Policy:
     result_max: int = 1_048_576
     on_store_error: Literal["closed", "open"] = "closed"
     quota: str | None = None
+    per_host: bool = False
 
     def __post_init__(self) -> None:
         for name, convert in _CONVERT.items():
@@ -238,4 +239,5 @@ _CONVERT: dict[str, Callable[[Any], Any]] = {
     "result_max": _size,
     "on_store_error": _one_of(Literal["closed", "open"]),
     "quota": _quota,
+    "per_host": _flag,
 }

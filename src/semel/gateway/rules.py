@@ -28,6 +28,8 @@ NOT_IN_A_FILE = ("release_exceptions",)
 POLICY_FIELDS = tuple(field.name for field in fields(Policy) if field.name not in NOT_IN_A_FILE)
 RULE_FIELDS = ("match", "exempt", *POLICY_FIELDS)
 Table = dict[str, Any]
+DEFAULT = Policy(per_host=True)
+"""The upstream gets the caller's host, and may choose the customer or the route by it."""
 
 
 class TenantTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,7 +51,7 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Rules:
     """What a rules file says. Without a file it is the default policy for everything."""
 
-    policy: Policy = Policy()
+    policy: Policy = DEFAULT
     rules: tuple[Rule, ...] = ()
     tenant: TenantTable | None = None
 
@@ -80,7 +82,7 @@ def parse_rules(text: str, name: str) -> Rules:
         file = msgspec.convert(tables, File)
     except msgspec.ValidationError as error:
         raise SettingsInvalid(f"{name}: {_placed(str(error))}") from None
-    policy = _policy(f"{name}, [policy]", file.policy, POLICY_FIELDS, Policy())
+    policy = _policy(f"{name}, [policy]", file.policy, POLICY_FIELDS, DEFAULT)
     rules = [_rule(f"{name}, [[rules]] {number}", table, policy) for number, table in enumerate(file.rules, 1)]
     if file.tenant is not None and (file.tenant.header is None) is (file.tenant.jwt_claim is None):
         raise SettingsInvalid(f'{name}, [tenant]: give either header = "X-Account" or jwt_claim = "sub"')
