@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import uuid
 
-from semel.asgi import IdempotencyMiddleware
 from semel.asgi.types import Message, Receive, Scope, Send, send_response
 from semel.core import http
 from semel.drive import OnEvent, ignore, logged
@@ -13,6 +12,7 @@ from semel.errors import OutcomeUnknown
 from semel.gate import Gate
 from semel.gateway.forward import Forwarder
 from semel.gateway.headers import with_date
+from semel.gateway.readings import CONTRADICTION, RuledMiddleware, read_path
 from semel.gateway.rules import Rules
 from semel.gateway.settings import Settings
 from semel.gateway.tenants import identify_by
@@ -35,7 +35,7 @@ class Gateway:
         self._secret = settings.secret
         self._listener = logged(on_event)
         self._forwarder = Forwarder(settings, upstream_max)
-        self._protected = IdempotencyMiddleware(
+        self._protected = RuledMiddleware(
             self._forwarder,
             store=settings.store,
             identify=lambda scope: None,
@@ -65,8 +65,12 @@ class Gateway:
                 message = {**message, "headers": with_date(message["headers"])}
             await send(message)
 
+        read = read_path(scope, self._protected.gate)
+        if read is None:
+            await send_response(dated, CONTRADICTION)
+            return
         try:
-            await self._protected(scope, receive, dated)
+            await self._protected(read, receive, dated)
         except OutcomeUnknown as error:  # of a request without a key; a begun answer is cut by the server
             if not started:
                 await send_response(dated, http.problem("interrupted", uuid.uuid4().urn, detail=str(error)))

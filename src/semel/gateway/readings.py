@@ -1,0 +1,48 @@
+"""Which policy applies to a path that the upstream may read in more than one way.
+
+What came is passed on as it came. Whatever the upstream makes of it, the request is not less protected than the rules
+say. Where two rules would protect it in different ways, nobody knows which is right, and the request is refused.
+"""
+
+from __future__ import annotations
+
+from semel import marks
+from semel.asgi import IdempotencyMiddleware
+from semel.asgi.types import Scope
+from semel.core import http
+from semel.core.http import NAME
+from semel.core.rules import possible_policies
+from semel.core.spellings import ODD, decodings
+from semel.gate import Gate
+from semel.marks import SAFE, UNMARKED, Mark
+
+POLICY = "semel.gateway.policy"
+"""Where the scope of a request has the policy that was found here."""
+CONTRADICTION = http.Response(
+    400,
+    ((b"content-type", b"text/plain; charset=utf-8"),),
+    b"The path of this request can be read in several ways, and different rules apply to them. Nothing was run. Send "
+    b"it in its plain spelling: without dot segments, repeated slashes, ;parameters, and slashes that are encoded.",
+)
+
+
+class RuledMiddleware(IdempotencyMiddleware):
+    """The middleware, for requests whose policy may be found already."""
+
+    def mark(self, scope: Scope) -> Mark:
+        found: Mark = scope.get(POLICY, UNMARKED)
+        return found
+
+
+def read_path(scope: Scope, gate: Gate) -> Scope | None:
+    """The scope with the policy of its path, if that has several readings; None when they contradict each other."""
+    path: str = scope["path"]
+    raw: bytes = scope["raw_path"]
+    if scope["method"] in SAFE or not gate.rules or (b"%" not in raw and ODD.search(path) is None):
+        return scope
+    decoded = decodings(path, raw.decode("ascii"))
+    found = possible_policies(scope["method"].upper(), decoded, gate.rules, gate.policy)
+    if len(found) > 1 and not gate.header_set.isdisjoint(map(NAME, scope["headers"])):
+        return None
+    marks.expect()
+    return {**scope, POLICY: found[0]}
