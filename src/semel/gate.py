@@ -25,7 +25,7 @@ from semel.core.hosts import host_of
 from semel.core.http import Response
 from semel.core.keys import KeyMalformed, read_key
 from semel.core.policy import Policy
-from semel.core.records import SCOPE_MAX, TENANT_MAX, Key
+from semel.core.records import SCOPE_MAX, TENANT_MAX, Key, plain_text
 from semel.core.rules import Rule, every_policy, policy_for
 from semel.drive import OnEvent, ignore
 from semel.errors import StoreMisconfigured
@@ -177,7 +177,7 @@ class Gate:
             scope = host
         else:
             chosen = policy.scope(request)
-            text = chosen.decode("latin-1") if isinstance(chosen, bytes) else chosen
+            text = chosen.decode("latin-1") if isinstance(chosen, bytes) else plain_text("the scope", chosen)
             scope = f"={host}/{text}" if host else f"={text}"
         return Key(self.tenant_of(tenant), _bounded(scope, SCOPE_MAX), admitted.name)
 
@@ -190,21 +190,22 @@ class Gate:
         if isinstance(spec, Fingerprint):
             return fingerprint(request, spec, canonicalise=canonical_json, secret=self.secret)
         chosen = spec(request)
+        encoded = chosen if isinstance(chosen, bytes) else plain_text("the fingerprint", chosen).encode()
         # With one key for all endpoints, reuse elsewhere is another request whatever was chosen.
         where = [request.method.encode(), request.path.encode()] if policy.scope == "tenant" else []
-        return digest([b"chosen", *where, chosen if isinstance(chosen, bytes) else chosen.encode()], secret=self.secret)
+        return digest([b"chosen", *where, encoded], secret=self.secret)
 
     # Who calls
 
     def tenant_of(self, tenant: str | None) -> str:
         if tenant is not None and not isinstance(tenant, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"identify= must return text or None, not {type(tenant).__name__}")
-        return _bounded(tenant or "", TENANT_MAX)
+        return _bounded(plain_text("tenant", tenant or ""), TENANT_MAX)
 
     def caller(self, user: str | None, authorization: bytes | None) -> str | None:
         """Who calls, where no `identify` says it: the authenticated user, else whoever holds these credentials."""
         if user is not None:
-            return f"user.{user}"
+            return f"user.{plain_text('the user', user)}"
         return None if authorization is None else self.bearer(authorization)
 
     def bearer(self, authorization: bytes) -> str:

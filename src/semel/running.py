@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Final, Generic, TypeVar, cast
 
-from semel.core.records import NOBODY, Key, Lease, Record
+from semel.core.records import NOBODY, Key, Lease, Record, plain_text
 from semel.errors import Misuse
 from semel.keeper import Kept
 
@@ -47,7 +47,7 @@ class Operation:
     def derive(self, name: str) -> str:
         """A stable key for a call further down, the same in every attempt, so that a re-run is deduplicated there."""
         hasher = hashlib.sha256()
-        for part in (self.key.tenant, self.key.scope, self.key.name, name):
+        for part in (self.key.tenant, self.key.scope, self.key.name, plain_text("the name of a derived key", name)):
             encoded = part.encode()
             hasher.update(len(encoded).to_bytes(8, "big") + encoded)
         return str(uuid.UUID(bytes=hasher.digest()[:16], version=5))

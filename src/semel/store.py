@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from semel.core.records import Claimed, Key, Lease, Record, Result
+from semel.core.records import Claimed, Key, Lease, Record, Result, plain_text
 
 Clock = Callable[[], int]
 """The time in milliseconds since 1970."""
@@ -34,6 +34,11 @@ class Filter:
     name_prefix: str = ""
     older_than_ms: int = 0
     """At least this long since the record was created."""
+
+    def __post_init__(self) -> None:
+        for field in ("tenant", "scope", "name_prefix"):
+            if (given := getattr(self, field)) is not None:
+                object.__setattr__(self, field, plain_text(field, given))
 
     def matches(self, record: Record, now_ms: int) -> bool:
         return (

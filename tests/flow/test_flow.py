@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,22 @@ def test_the_last_step_s_result_is_the_flow_s_and_is_replayed(store: semel.Store
         flow.run("k", "another")
     assert flow.run("k", "another", tenant="another") == "c"
     assert flow.run("k2", "x") == "c"
+
+
+class Name(str, Enum):  # noqa: UP042
+    PAY = "pay"
+    KEY = "k"
+
+
+def test_names_may_be_members_of_enumerations(store: semel.Store, effects: Effects) -> None:
+    """They count as their text, so that they may become plain text later, or be moved to another class."""
+
+    def flow(name: str) -> Flow[str, object]:
+        return Flow(name, [keyed(name, effects.of("a", "a"))], store=store, input=str, returns=object)
+
+    flows = [flow(Name.PAY), flow("pay")]
+    assert [flows[0].run(Name.KEY, "x"), flows[1].run("k", "x")] == ["a", "a"]
+    assert effects == ["a"]
 
 
 def test_steps_are_told_what_they_need(store: semel.Store) -> None:

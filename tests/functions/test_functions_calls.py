@@ -8,6 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
+from enum import Enum
 from typing import Any, ClassVar
 
 import pytest
@@ -286,6 +287,35 @@ def test_keys_by_function_and_default_arguments(store: semel.Store) -> None:
 
     assert pay("ann", 1) == pay("ann", 1, "EUR") == pay(amount=1, user="ann", currency="EUR") == 1
     assert pay("ann", 1, "USD") == 2
+
+
+class Branch(str, Enum):  # noqa: UP042
+    NORTH = "north"
+
+
+class Till(int, Enum):
+    FIRST = 1
+
+
+def test_members_of_enumerations_are_keys_by_their_text_or_number(store: semel.Store) -> None:
+    """Not by their name in Python: a class that is renamed does not run anything again."""
+    effects: list[str] = []
+
+    @semel.idempotent(store=store, key="order", tenant="shop", fingerprint=())
+    def pay(shop: object, order: object) -> str:
+        operation = semel.current_operation()
+        assert operation is not None
+        effects.append(operation.key.name)
+        return operation.derive(Branch.NORTH)
+
+    assert pay(Branch.NORTH, Branch.NORTH) == pay("north", "north")
+    assert pay(Till.FIRST, Till.FIRST) == pay(1, 1) == pay("1", "1")
+    assert effects == ["north", "1"]
+    with semel.operation(Branch.NORTH, store=store, tenant=Branch.NORTH, scope=Branch.NORTH) as op:
+        assert not op.replayed
+        assert op.derive(Branch.NORTH) == op.derive("north")
+    with semel.operation("north", store=store, tenant="north", scope="north") as op:
+        assert op.replayed
 
 
 class Shop:

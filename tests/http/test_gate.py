@@ -1,6 +1,7 @@
 """Keys, tenants, fingerprints, directives and monitors, before any front."""
 
 from contextlib import suppress
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -54,6 +55,28 @@ def test_keys_of_different_hosts_do_not_meet_where_the_policy_says_so() -> None:
     for policy in (apart, Policy(), Policy(per_host=True, scope="tenant")):
         claim = GATE.claim(Admitted(policy, "n"), "t", acme)
         assert claim.key == key(policy, request=acme), "both ways to a key lead to the same one"
+
+
+class Shop(str, Enum):  # noqa: UP042
+    """An f-string of a member gives its name in Python."""
+
+    NORTH = "north"
+
+
+def test_text_of_a_subclass_is_taken_as_its_characters() -> None:
+    assert key(Policy(scope=lambda request: Shop.NORTH), Shop.NORTH) == Key("north", "=north", "n")
+    claimed = GATE.claim(Admitted(Policy(), "n"), Shop.NORTH, REQUEST).key
+    assert (claimed, type(claimed.tenant)) == (Key("north", "POST /pay", "n"), str)
+    assert GATE.caller(Shop.NORTH, None) == "user.north"
+    chosen = [GATE.fingerprint(Policy(fingerprint=lambda request: text), REQUEST) for text in (Shop.NORTH, "north")]  # noqa: B023
+    assert chosen[0] == chosen[1]
+
+
+@pytest.mark.parametrize("field", ["scope", "fingerprint"])
+def test_a_choice_that_is_no_text_is_named(field: str) -> None:
+    choose: Any = lambda request: None  # noqa: E731
+    with pytest.raises(TypeError, match=f"the {field} must be text, not NoneType"):
+        GATE.claim(Admitted(Policy(**{field: choose}), "n"), "t", REQUEST)
 
 
 def test_what_a_key_cannot_keep_is_represented_by_its_digest_which_nothing_can_imitate() -> None:

@@ -173,6 +173,8 @@ FAULTS = [
         "(Verdict.GRANT, Verdict.MISMATCH)",
     ),
     Fault("a result is run again", TABLES, "(Verdict.REPLAY, Verdict.MISMATCH)", "(Verdict.GRANT, Verdict.MISMATCH)"),
+    Fault("text of a subclass stays one", RECORDS, "    return str.__str__(value)\n", "    return value\n"),
+    Fault("bytes of a subclass stay one", RECORDS, "return memoryview(payload).tobytes()", "return payload"),
     Fault("a refused key answers on", RECORDS, "now_ms < self.expires_ms", "now_ms < self.expires_ms + self.refuse_ms"),
     Fault("a refusal is forgotten", MODEL, "now_ms, call.refuse_ms), True", "now_ms), True"),
     Fault("purge ignores its limit", MEMORY, "if forgotten), limit)", "if forgotten), None)"),

@@ -10,6 +10,7 @@ from collections.abc import Generator
 from typing import Any, Generic, Self, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from semel.core.records import (
     FINGERPRINT_MAX,
@@ -26,6 +27,7 @@ from semel.events import Event
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
+E = TypeVar("E", bound=Struct)
 
 
 class Effect(Struct, Generic[T_co], frozen=True):
@@ -41,11 +43,13 @@ class Claim(Effect[Claimed], frozen=True, gc=False):
     takeover: bool
 
     def checked(self) -> Self:
-        check_text("fingerprint", self.fingerprint, FINGERPRINT_MAX)
-        check_text("owner", self.owner, OWNER_MAX)
-        check_duration("lease_ms", self.lease_ms)
-        check_duration("retention_ms", self.retention_ms)
-        return self
+        return _with(
+            self,
+            fingerprint=check_text("fingerprint", self.fingerprint, FINGERPRINT_MAX),
+            owner=check_text("owner", self.owner, OWNER_MAX),
+            lease_ms=check_duration("lease_ms", self.lease_ms),
+            retention_ms=check_duration("retention_ms", self.retention_ms),
+        )
 
 
 class OfLease(Effect[T_co], Generic[T_co], frozen=True, gc=False):
@@ -62,8 +66,7 @@ class Renew(OfLease[Lease | None], frozen=True):
     lease_ms: int
 
     def checked(self) -> Self:
-        check_duration("lease_ms", self.lease_ms)
-        return self
+        return _with(self, lease_ms=check_duration("lease_ms", self.lease_ms))
 
 
 class Complete(OfLease[bool], frozen=True):
@@ -73,10 +76,9 @@ class Complete(OfLease[bool], frozen=True):
     """How long the key is refused after that, when its result is gone already."""
 
     def checked(self) -> Self:
-        check_duration("retention_ms", self.retention_ms)
-        if self.refuse_ms != 0:
-            check_duration("refuse_ms", self.refuse_ms)
-        return self
+        retention_ms = check_duration("retention_ms", self.retention_ms)
+        refuse_ms = 0 if self.refuse_ms == 0 else check_duration("refuse_ms", self.refuse_ms)
+        return _with(self, retention_ms=retention_ms, refuse_ms=refuse_ms)
 
 
 class Release(OfLease[bool], frozen=True):
@@ -106,8 +108,7 @@ class Resolve(Effect[bool], frozen=True):
     retention_ms: int
 
     def checked(self) -> Self:
-        check_duration("retention_ms", self.retention_ms)
-        return self
+        return _with(self, retention_ms=check_duration("retention_ms", self.retention_ms))
 
 
 class Remove(Effect[bool], frozen=True):
@@ -146,6 +147,13 @@ class Emit(Effect[None], frozen=True):
 
 
 Plan = Generator[Effect[Any], Any, T]
+
+
+def _with(effect: E, **checked: object) -> E:
+    """The effect with what was checked: itself, unless the caller gave a subclass of text or of an integer."""
+    if all(value is getattr(effect, name) for name, value in checked.items()):
+        return effect
+    return replace(effect, **checked)
 
 
 def do(effect: Effect[T]) -> Plan[T]:

@@ -9,6 +9,7 @@ import enum
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 TENANT_MAX = 255
 SCOPE_MAX = 1024
@@ -22,12 +23,27 @@ DURATION_MS_MAX = 10 * 366 * 24 * 3600 * 1000
 """Ten years. Every duration has a bound, so that a typing error cannot become a key that never ends."""
 
 
-def check_text(field: str, value: str, size_max: int, *, empty: bool = False) -> None:
-    """Refuse what some store could not keep exactly: it must be text of bounded size in UTF-8, without NUL."""
-    if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+def plain_text(field: str, value: str) -> str:
+    """The characters of `value` as a plain `str`.
+
+    Drivers and f-strings take a subclass for different things: an f-string of a `class X(str, Enum)` gives the name of
+    the member. So one key would be two, or an error, depending on the store.
+    """
+    if type(value) is str:
+        return value
+    if not isinstance(value, str):
         raise TypeError(f"{field} must be text, not {type(value).__name__}")
+    return str.__str__(value)
+
+
+def check_text(field: str, value: str, size_max: int, *, empty: bool = False) -> str:
+    """Refuse what some store could not keep exactly: it must be text of bounded size in UTF-8, without NUL.
+
+    Returns it as plain text.
+    """
+    value = plain_text(field, value)
     if 0 < len(value) <= size_max and value.isascii() and "\0" not in value:
-        return  # nearly all
+        return value  # nearly all
     if not value and not empty:
         raise ValueError(f"{field} must not be empty")
     if "\0" in value:
@@ -38,13 +54,25 @@ def check_text(field: str, value: str, size_max: int, *, empty: bool = False) ->
         raise ValueError(f"{field} must be valid Unicode text: {error}") from None
     if size > size_max:
         raise ValueError(f"{field} has {size} bytes in UTF-8, the limit is {size_max}")
+    return value
 
 
-def check_duration(field: str, value_ms: int) -> None:
+def check_duration(field: str, value_ms: int) -> int:
+    """Refuse what is no duration or beyond the bound. Returns it as a plain integer: some drivers store the name of
+    a member of an `IntEnum`.
+    """
     if not isinstance(value_ms, int):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"{field} must be an integer in milliseconds, not {type(value_ms).__name__}")
     if not 1 <= value_ms <= DURATION_MS_MAX:
         raise ValueError(f"{field} must be between 1 and {DURATION_MS_MAX} ms, not {value_ms}")
+    return int.__int__(value_ms)
+
+
+def _plain_bytes(payload: object) -> bytes:
+    if isinstance(payload, bytes):
+        return memoryview(payload).tobytes()
+    way_out = ": write bytes(…)" if isinstance(payload, bytearray | memoryview) else ""
+    raise TypeError(f"payload must be bytes, not {type(payload).__name__}{way_out}")
 
 
 class Member(enum.Enum):
@@ -74,15 +102,14 @@ class Key(Struct, frozen=True, gc=False):
     name: str
 
     def __post_init__(self) -> None:
-        try:
-            joined = "".join((self.tenant, self.scope, self.name))
-        except TypeError:
-            joined = ""
-        if self.name and 0 < len(joined) <= TENANT_MAX and joined.isascii() and "\0" not in joined:
-            return  # nearly all
-        check_text("tenant", self.tenant, TENANT_MAX, empty=True)
-        check_text("scope", self.scope, SCOPE_MAX, empty=True)
-        check_text("name", self.name, NAME_MAX)
+        tenant, scope, name = self.tenant, self.scope, self.name
+        if type(tenant) is type(scope) is type(name) is str:
+            joined = f"{tenant}{scope}{name}"
+            if name and len(joined) <= TENANT_MAX and joined.isascii() and "\0" not in joined:
+                return  # nearly all
+        force_setattr(self, "tenant", check_text("tenant", tenant, TENANT_MAX, empty=True))
+        force_setattr(self, "scope", check_text("scope", scope, SCOPE_MAX, empty=True))
+        force_setattr(self, "name", check_text("name", name, NAME_MAX))
 
 
 class Result(Struct, frozen=True, gc=False):
@@ -95,9 +122,9 @@ class Result(Struct, frozen=True, gc=False):
     def __post_init__(self) -> None:
         name = self.format
         if type(name) is not str or not 0 < len(name) <= FORMAT_MAX or not (name.isascii() and name.isprintable()):
-            check_text("format", name, FORMAT_MAX)
-        if not isinstance(self.payload, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"payload must be bytes, not {type(self.payload).__name__}")
+            force_setattr(self, "format", check_text("format", name, FORMAT_MAX))
+        if type(self.payload) is not bytes:
+            force_setattr(self, "payload", _plain_bytes(self.payload))
 
     @property
     def state(self) -> State:
@@ -115,7 +142,7 @@ class Lease(Struct, frozen=True, gc=False):
     def __post_init__(self) -> None:
         owner = self.owner
         if type(owner) is not str or not 0 < len(owner) <= OWNER_MAX or not (owner.isascii() and owner.isprintable()):
-            check_text("owner", owner, OWNER_MAX)
+            force_setattr(self, "owner", check_text("owner", owner, OWNER_MAX))
 
 
 class Record(Struct, frozen=True, gc=False):

@@ -54,8 +54,7 @@ class Definition(Generic[In, R]):
     def __init__(
         self, scope: str, steps: Iterable[Step[In]], input: type[In], returns: type[R], options: Options
     ) -> None:
-        check_text("the name of the flow", scope, SCOPE_LIMIT)
-        self.scope = scope
+        self.scope = check_text("the name of the flow", scope, SCOPE_LIMIT)
         self.steps = _checked(tuple(steps))
         policy = options.get("policy", DEFAULTS)
         if "reconcile" in options:
@@ -76,8 +75,7 @@ class Definition(Generic[In, R]):
         self._done[self.steps[-1].name] = self.settings.values
 
     def key(self, name: str, tenant: str) -> Key:
-        check_text("the key of a flow", name, NAME_LIMIT)
-        return Key(tenant, self.scope, name)
+        return Key(tenant, self.scope, check_text("the key of a flow", name, NAME_LIMIT))
 
     def printed(self, input: In) -> str:
         return digest([b"flow", self.plans.canonical(input)])

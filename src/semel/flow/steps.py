@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Generic, Literal, TypeVar
 
-from semel.core.records import Lease
+from semel.core.records import Lease, plain_text
 from semel.keeper import Kept
 from semel.running import Operation
 
@@ -44,6 +44,7 @@ class Step(Generic[In]):
     undo: Callable[..., object] | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "name", plain_text("the name of a step", self.name))
         if not STEP_NAME.fullmatch(self.name):
             raise ValueError(f"the name of a step is 1 to 100 letters, digits, '_', '.' or '-', not {self.name!r}")
         for what, function in (("do", self.do), ("undo", self.undo)):

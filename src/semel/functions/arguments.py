@@ -8,6 +8,8 @@ from inspect import BoundArguments
 from typing import Any
 from uuid import UUID
 
+from semel.core.records import plain_text
+
 Chosen = str | Callable[..., object]
 """A path into the arguments (`"cmd.payment_intent_id"`), or a function of the same arguments."""
 
@@ -36,18 +38,18 @@ class Arguments:
     def name(self, bound: BoundArguments) -> str:
         name = self._key(bound)
         if isinstance(name, (int, UUID)) and not isinstance(name, bool):
-            return str(name)
+            return _text(name)
         if not isinstance(name, str) or not name:
             raise ValueError(
                 f"the key of {self._name}() must be text, an integer or a UUID, not {name!r}; nothing was run"
             )
-        return name
+        return _text(name)
 
     def tenant(self, bound: BoundArguments) -> str:
         tenant = "" if self._tenant is None else self._tenant(bound)
         if tenant is not None and not isinstance(tenant, (str, int, UUID)):
             raise TypeError(f"the tenant of {self._name}() must be text or None, not {type(tenant).__name__}")
-        return "" if tenant is None else str(tenant)
+        return "" if tenant is None else _text(tenant)
 
     def compared(self, bound: BoundArguments) -> object:
         """What makes this call this call: a repeat with anything else is refused."""
@@ -86,6 +88,13 @@ class Arguments:
         if first not in self._signature.parameters:
             has = ", ".join(self._signature.parameters) or "none"
             raise TypeError(f"{option}={path!r}: {self._name}() has no parameter {first!r}; it has {has}")
+
+
+def _text(value: str | int | UUID) -> str:
+    """What a value says as part of a key. Of an enumeration's member that is its text or number, not its name."""
+    if isinstance(value, str):
+        return plain_text("a part of a key", value)
+    return int.__repr__(value) if isinstance(value, int) else str(value)
 
 
 def _step(value: Any, step: str, where: str) -> object:

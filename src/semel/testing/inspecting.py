@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import Enum
+
 import pytest
 from msgspec.structs import replace
 
@@ -13,6 +15,13 @@ from semel.testing.handles import Handles
 from semel.testing.parity import pages
 
 STATES: tuple[StateFilter, ...] = ("unknown", "in_progress", "succeeded", "failed")
+
+
+class Word(str, Enum):  # noqa: UP042
+    """Text that some drivers send as the name of the member."""
+
+    SCOPE = "GET /"
+    PREFIX = "pa"
 
 
 class Inspecting(Handles):
@@ -68,6 +77,11 @@ class Inspecting(Handles):
             "k": ["key", "key"],
         }.items():
             assert names(inspect, Filter(tenant=key.tenant, name_prefix=prefix)) == found, prefix
+
+    def test_records_by_text_of_a_subclass(self, store: Store, key: Key) -> None:
+        inspect = inspecting(store)
+        granted(claim(store, Key(key.tenant, "GET /", "part"), "a"))
+        assert names(inspect, Filter(tenant=key.tenant, scope=Word.SCOPE, name_prefix=Word.PREFIX)) == ["part"]
 
     def test_records_by_age(self, store: Store, clock: ManualClock, key: Key) -> None:
         inspect = inspecting(store)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import Enum
+
 import pytest
 from msgspec.structs import replace
 
@@ -14,10 +16,11 @@ from semel.core.records import (
     SCOPE_MAX,
     TENANT_MAX,
     Key,
+    Lease,
     Result,
 )
 from semel.store import Store
-from semel.testing.calls import LEASE_MS, SAME, claim, complete, granted, held
+from semel.testing.calls import LEASE_MS, SAME, claim, complete, granted, held, occupied
 from semel.testing.clock import ManualClock
 from semel.testing.handles import Handles
 
@@ -48,6 +51,19 @@ PAYLOADS = {
 }
 
 
+class Word(str, Enum):  # noqa: UP042
+    """Text that some drivers store as the name of the member, and so does an f-string."""
+
+    PART = "part"
+    OWNER = "owner"
+    FINGERPRINT = "1.same"
+    FORMAT = "bytes"
+
+
+class Chunk(bytes):
+    """Bytes that not every driver knows."""
+
+
 class Keys(Handles):
     def test_names_that_look_alike_never_meet(self, store: Store, key: Key) -> None:
         self.never_meet(store, [replace(key, name=name) for name in NAMES])
@@ -68,6 +84,36 @@ class Keys(Handles):
                 f"owner {number}",
                 Result("number", b"%d" % number),
             )
+
+    def test_text_of_a_subclass_is_the_same_key(self, store: Store, key: Key) -> None:
+        """Whatever its class is: an operation that is named by a member of an enumeration runs once."""
+        name = key.tenant  # what keeps tests apart
+        for given, plain in (
+            (Key(name, "scope", Word.PART), Key(name, "scope", "part")),
+            (Key(name, Word.PART, name), Key(name, "part", name)),
+            (Key(Word.PART, name, name), Key("part", name, name)),
+        ):
+            lease = granted(claim(store, given, "a"))
+            occupied(claim(store, plain, "b"))
+            record = held(store, plain)
+            assert [type(part) for part in (record.key.tenant, record.key.scope, record.key.name)] == [str] * 3
+            assert (lease.key, record.key) == (plain, plain)
+            assert store.release(Lease(plain, lease.owner, lease.attempt, lease.until_ms))
+            assert store.get(given) is None
+
+    def test_owner_fingerprint_and_result_of_a_subclass_are_the_same(self, store: Store, key: Key) -> None:
+        lease = granted(claim(store, key, Word.OWNER, fingerprint=Word.FINGERPRINT))
+        assert granted(claim(store, key, "owner", fingerprint="1.same")) == lease, "the same owner repeats its claim"
+        record = occupied(claim(store, key, "b", fingerprint="1.same"))
+        assert (record.owner, record.fingerprint) == ("owner", "1.same")
+        assert [type(part) for part in (lease.owner, record.owner, record.fingerprint)] == [str] * 3
+        mine = Lease(key, Word.OWNER, lease.attempt, lease.until_ms)
+        assert store.renew(mine, lease_ms=LEASE_MS) is not None
+        assert complete(store, mine, Result(Word.FORMAT, Chunk(b"paid")))
+        result = held(store, key).result
+        assert result is not None
+        assert result == Result("bytes", b"paid")
+        assert (type(result.format), type(result.payload)) == (str, bytes)
 
     def test_tenant_and_scope_may_be_empty(self, store: Store, key: Key) -> None:
         name = key.tenant  # the only part that is left to keep tests apart
