@@ -13,9 +13,10 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from semel.allowance import Allowance, Place
 from semel.answers import Answers, Ended
 from semel.codecs.responses import NotKept
-from semel.core.decisions import InFlight, Replay, Run, Settlement, Undecided
+from semel.core.decisions import InFlight, NotStored, Replay, Run, Settlement, Undecided
 from semel.core.effects import Claim, Emit, Plan, Read, do
 from semel.core.http import REPEAT_LATER, Response
 from semel.core.policy import Policy
@@ -27,7 +28,6 @@ from semel.errors import StoreError
 from semel.events import Event, EventKind
 from semel.gate import Gate
 from semel.monitors import Monitored
-from semel.quota import Charge, OverQuota
 from semel.running import Operation
 
 logger = logging.getLogger("semel")
@@ -104,7 +104,7 @@ Begun = Run | Unprotected | Answered
 class Keyed:
     """One request with a key."""
 
-    __slots__ = ("_asked_at", "_claim", "_front", "_transaction", "accept_s", "answers", "policy")
+    __slots__ = ("_allowance", "_asked_at", "_claim", "_front", "_transaction", "accept_s", "answers", "policy")
 
     def __init__(
         self,
@@ -121,23 +121,25 @@ class Keyed:
         self.policy = policy
         self.answers = answers
         self._claim = claim
+        self._allowance = None if policy.quota is None else Allowance(policy, claim.key)
         self.accept_s = respond_async(headers) if front.gate.secret is not None else None
         self._asked_at = asked_at
         self._transaction = transaction
 
     def begin(self) -> Plan[Begun]:
         """Claim the key, or find out what its caller gets instead. The claim is the first effect, but for a quota."""
-        claim = self._claim
-        if self.policy.quota is not None and (refused := (yield from self._over_quota())) is not None:
+        claim, allowance = self._claim, self._allowance
+        if allowance is not None and (refused := (yield from self._over_quota(allowance))) is not None:
             return Answered(refused)
         wait_ms = self._wait_ms()
         waiting = wait_ms > 0 and self._front.waiters.enter()
         try:
-            decision = yield from acquire(
-                claim.key, claim.fingerprint, claim.owner, self.policy, wait_ms=wait_ms if waiting else 0
-            )
-            if self.policy.quota is not None and isinstance(decision, Run) and decision.lease.attempt == 1:
-                yield from self._charge()
+            plan = acquire(claim.key, claim.fingerprint, claim.owner, self.policy, wait_ms=wait_ms if waiting else 0)
+            decision = yield from (plan if allowance is None else allowance.watch(plan))
+            if allowance is not None and isinstance(decision, Run) and decision.lease.attempt == 1:
+                refused = yield from self._not_counted(allowance, decision.lease)
+                if refused is not None:
+                    return Answered(refused)
         except BaseException:
             self.abandon()
             raise
@@ -169,12 +171,15 @@ class Keyed:
         fingerprint, ending = self._claim.fingerprint, ended.ending
         if self._transaction is not None and ending is Ending.INTERRUPTED:
             ending = Ending.NOTHING_DONE  # its transaction is rolled back, so nothing is unknown
-        return settle(lease, ending, ended.result, self.policy, fingerprint=fingerprint, kept_ms=ended.kept_ms)
+        plan = settle(lease, ending, ended.result, self.policy, fingerprint=fingerprint, kept_ms=ended.kept_ms)
+        return plan if self._allowance is None else self._allowance.settle(plan)
 
-    def abandon(self) -> None:
-        """Nothing has begun, and the claim may have been granted."""
+    def abandon(self, lease: Lease | None = None) -> None:
+        """Nothing has begun, and the claim may have been granted, or was, as `lease` says. In the background."""
         if self._transaction is None:  # else the request itself rolls back
-            self._front.abandon_later(unsure(self._claim))
+            self._front.abandon_later(unsure(self._claim) if lease is None else lease)
+        if self._allowance is not None:
+            self._allowance.give_back_later()
 
     def answered(self, response: Response, operation: Operation, *, too_large: NotKept | None = None) -> Ended:
         """The application answered, or its framework did for an exception that it has reported.
@@ -210,30 +215,50 @@ class Keyed:
             return (self.accept_s or 0) * 1000
         return self._transaction.wait_ms
 
-    def _over_quota(self) -> Plan[Response | None]:
-        """The answer when this is one new key too many for its tenant. Known keys are always answered."""
-        try:
-            over_s = yield from do(OverQuota(self.policy, self._claim.key.tenant))
-        except StoreError as error:
-            yield from do(Emit(Event(EventKind.STORE_FAILED, self._claim.key, detail=str(error))))
-            return None if self.policy.on_store_error == "open" else self.answers.problem("store-unavailable")
-        if over_s is None:
-            return None
+    def _over_quota(self, allowance: Allowance) -> Plan[Response | None]:
+        """Count a new key, or the answer when it is one too many for its tenant. Known keys are always answered."""
+        over = yield from self._count(allowance)
+        if not isinstance(over, int):
+            return over
         try:
             known = (yield from do(Read(self._claim.key))) is not None
         except StoreError:
             known = True  # or not: the claim finds out, and says so
         if known:
             return None
+        # Repeats hold a place until their claim finds them known. Those that came before have given it back by now.
+        over = yield from self._count(allowance)
+        return (yield from self._too_many(over)) if isinstance(over, int) else over
+
+    def _not_counted(self, allowance: Allowance, lease: Lease) -> Plan[Response | None]:
+        """Count a key that was known when its claim was asked for, and new when it was granted.
+
+        The first request gave it back meanwhile. One too many is given back, too, and this is its answer.
+        """
+        if allowance.place is Place.UNCOUNTED:
+            logger.error("a new key of tenant %r could not be counted", lease.key.tenant)
+        if allowance.place is not Place.NONE:
+            return None
+        over = yield from self._count(allowance)
+        if over is None:
+            return None
+        fingerprint = self._claim.fingerprint
+        settlement = yield from settle(lease, Ending.NOTHING_DONE, None, self.policy, fingerprint=fingerprint)
+        if isinstance(settlement, NotStored):
+            self.abandon()
+        return (yield from self._too_many(over)) if isinstance(over, int) else over
+
+    def _count(self, allowance: Allowance) -> Plan[Response | int | None]:
+        """None when the request may go on, seconds when it is one too many, or the answer where nobody can tell."""
+        try:
+            return (yield from allowance.take())
+        except StoreError as error:
+            yield from do(Emit(Event(EventKind.STORE_FAILED, self._claim.key, detail=str(error))))
+            return None if self.policy.on_store_error == "open" else self.answers.problem("store-unavailable")
+
+    def _too_many(self, over_s: int) -> Plan[Response]:
         yield from do(Emit(Event(EventKind.REFUSED, self._claim.key, detail="too-many-keys")))
         return self.answers.problem("too-many-keys", retry_after_s=over_s)
-
-    def _charge(self) -> Plan[None]:
-        """Count a new key. It is granted already, so a counter that fails must not stop the work."""
-        try:
-            yield from do(Charge(self.policy, self._claim.key.tenant))
-        except StoreError:
-            logger.exception("a new key of tenant %r could not be counted", self._claim.key.tenant)
 
 
 def unsure(claim: Claim) -> Lease:

@@ -1,20 +1,27 @@
 """How many new keys a tenant may have, by the `limits` library. Known keys are always answered.
 
-Plans ask with effects (`OverQuota`, `Charge`); `counting` performs those beside a store's.
+Plans ask with effects (`Charge`, `GiveBack`); `counting` performs those beside a store's.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import math
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
+from semel.background import Background
 from semel.core.effects import Effect
 from semel.core.policy import Policy
+from semel.counters import AsyncRedisWindow, Hit, MemoryWindow, RedisWindow, async_window_on, window_on
 from semel.drive import Performers
 from semel.errors import StoreMisconfigured, StoreUnavailable
 from semel.stores.local import PerLoop
+from semel.tasks import Tasks
 
 if TYPE_CHECKING:
     from limits import RateLimitItem
@@ -23,18 +30,37 @@ DEFAULT_STORAGE = "memory://"
 """Counts in this process only. Give a URL of the `limits` library (redis://…) to count for all of them."""
 
 
-class OverQuota(Effect["int | None"], frozen=True):
-    """Seconds until the tenant may have another new key, or None."""
+@dataclass(frozen=True, slots=True)
+class Charged:
+    """A new key that was counted, until it is given back."""
+
+    item: RateLimitItem
+    tenant: str
+    hit: Hit
+    until_s: float
+    """When it counts no more, by this process's own clock."""
+    later: Callable[[Charged], None]
+
+    @property
+    def counts(self) -> bool:
+        return time.monotonic() < self.until_s
+
+    def give_back_later(self) -> None:
+        """Without waiting: for a caller that was cancelled."""
+        self.later(self)
+
+
+class Charge(Effect["Charged | int"], frozen=True):
+    """Count a new key of the tenant in one atomic step; when that is one too many, seconds until it may have one."""
 
     policy: Policy
     tenant: str
 
 
-class Charge(Effect[None], frozen=True):
-    """Count a new key of the tenant."""
+class GiveBack(Effect[None], frozen=True):
+    """Count a key no more: it was known, or nothing was run."""
 
-    policy: Policy
-    tenant: str
+    charged: Charged
 
 
 def _limits() -> Any:
@@ -57,9 +83,13 @@ def _storage(url: str, **options: str) -> Any:
         raise StoreMisconfigured(f"quota_storage= cannot be used: {str(error).replace(url, shown)}") from None
 
 
-def failed(error: Exception) -> StoreUnavailable:
-    """Whatever a counter's storage raised. Plans know what to do when a store fails."""
-    return StoreUnavailable(f"the quota's storage failed: {type(error).__name__}: {error}")
+@contextlib.contextmanager
+def _failing() -> Iterator[None]:
+    """Whatever a counter's storage raised is a store that fails: plans know what to do then."""
+    try:
+        yield
+    except Exception as error:
+        raise StoreUnavailable(f"the quota's storage failed: {type(error).__name__}: {error}") from error
 
 
 class Quotas:
@@ -67,68 +97,89 @@ class Quotas:
 
     def __init__(self, storage: str = DEFAULT_STORAGE) -> None:
         self._url = storage
+        self._background = Background()
 
     @cached_property
-    def limiter(self) -> Any:
-        return _limits().strategies.MovingWindowRateLimiter(_storage(self._url))
+    def limiter(self) -> MemoryWindow | RedisWindow:
+        return window_on(_limits(), _storage(self._url))
 
-    def wait_s(self, policy: Policy, tenant: str) -> int | None:
-        """Seconds until the tenant may have another new key; None when it may have one now."""
-        limiter, item = self.limiter, _item(policy)
-        try:
-            return None if limiter.test(item, tenant) else _seconds_until(limiter.get_window_stats(item, tenant))
-        except Exception as error:
-            raise failed(error) from error
+    def charge(self, policy: Policy, tenant: str) -> Charged | int:
+        window, item = self.limiter, _item(policy)
+        with _failing():
+            hit = window.hit(item, tenant)
+            return _charged(item, tenant, hit, self._later) if hit else _seconds_until(window.stats(item, tenant))
 
-    def charge(self, policy: Policy, tenant: str) -> None:
-        limiter, item = self.limiter, _item(policy)
-        try:
-            limiter.hit(item, tenant)
-        except Exception as error:
-            raise failed(error) from error
+    def give_back(self, charged: Charged) -> None:
+        if charged.counts:
+            with _failing():
+                self.limiter.take_back(charged.item, charged.tenant, charged.hit)
+
+    def _later(self, charged: Charged) -> None:
+        self._background.do(lambda: self.give_back(charged))
 
 
 class AsyncQuotas:
-    """For tasks. Connections belong to one event loop."""
+    """For tasks. Connections belong to one event loop; what counts in memory is shared by all of them."""
 
     def __init__(self, storage: str = DEFAULT_STORAGE) -> None:
         self._url = storage
-        self._limiters = PerLoop(self._open)
+        self._in_memory = Quotas(storage) if storage.startswith("memory") else None
+        self._windows = PerLoop(self._open)
+        self._tasks = Tasks()
 
     @cached_property
-    def limiter(self) -> Any:
-        return self._open()
+    def limiter(self) -> MemoryWindow | RedisWindow | AsyncRedisWindow:
+        return self._open() if self._in_memory is None else self._in_memory.limiter
 
-    def _open(self) -> Any:
+    def _open(self) -> AsyncRedisWindow:
         options = {"implementation": "redispy"} if self._url.startswith("redis") else {}  # what `semel[redis]` brings
-        return _limits().aio.strategies.MovingWindowRateLimiter(_storage(f"async+{self._url}", **options))
+        return async_window_on(_limits(), _storage(f"async+{self._url}", **options))
 
-    def _here(self) -> Any:
-        return self.limiter if self._url.startswith("memory") else self._limiters.get()
-
-    async def wait_s(self, policy: Policy, tenant: str) -> int | None:
-        limiter, item = self._here(), _item(policy)
+    async def charge(self, policy: Policy, tenant: str) -> Charged | int:
+        if self._in_memory is not None:
+            return self._in_memory.charge(policy, tenant)
+        # In a task of its own: who cancels the caller must not leave a key counted that nobody has.
+        task = self._tasks.spawn(self._charge(_item(policy), tenant))
         try:
-            if await limiter.test(item, tenant):
-                return None
-            return _seconds_until(await limiter.get_window_stats(item, tenant))
-        except Exception as error:
-            raise failed(error) from error
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_give_back_late)
+            raise
 
-    async def charge(self, policy: Policy, tenant: str) -> None:
-        limiter, item = self._here(), _item(policy)
-        try:
-            await limiter.hit(item, tenant)
-        except Exception as error:
-            raise failed(error) from error
+    async def _charge(self, item: RateLimitItem, tenant: str) -> Charged | int:
+        window = self._windows.get()
+        with _failing():
+            hit = await window.hit(item, tenant)
+            return _charged(item, tenant, hit, self._later) if hit else _seconds_until(await window.stats(item, tenant))
+
+    async def give_back(self, charged: Charged) -> None:
+        if self._in_memory is not None:
+            self._in_memory.give_back(charged)
+        elif charged.counts:
+            with _failing():
+                await self._windows.get().take_back(charged.item, charged.tenant, charged.hit)
+
+    def _later(self, charged: Charged) -> None:
+        with contextlib.suppress(RuntimeError):  # the event loop has ended: the key counts until its window is over
+            asyncio.get_running_loop()
+            self._tasks.spawn(self.give_back(charged))
+
+
+def _give_back_late(task: asyncio.Task[Charged | int]) -> None:
+    if not task.cancelled() and task.exception() is None and isinstance(charged := task.result(), Charged):
+        charged.give_back_later()
 
 
 def counting(quotas: Quotas | AsyncQuotas) -> Performers:
     """Who performs the effects of quotas."""
     return {
-        OverQuota: lambda effect: quotas.wait_s(effect.policy, effect.tenant),
         Charge: lambda effect: quotas.charge(effect.policy, effect.tenant),
+        GiveBack: lambda effect: quotas.give_back(effect.charged),
     }
+
+
+def _charged(item: RateLimitItem, tenant: str, hit: Hit, later: Callable[[Charged], None]) -> Charged:
+    return Charged(item, tenant, hit, time.monotonic() + item.get_expiry(), later)
 
 
 def _item(policy: Policy) -> RateLimitItem:

@@ -23,7 +23,7 @@ from django_site import views
 from django_site.calling import ByAsgi, ByWsgi
 from semel import Policy, StoreMisconfigured, wsgi
 from semel.asgi import IdempotencyMiddleware
-from semel.quota import AsyncQuotas, Quotas
+from semel.quota import AsyncQuotas, Charged, Quotas
 
 
 def served(policy: Policy, effects: list[str], storage: str = "memory://") -> Any:
@@ -71,11 +71,15 @@ def test_a_refused_key_was_never_stored() -> None:
 @pytest.mark.parametrize("tenant", ["", "a", "ü"])
 def test_sync_quotas_count_the_same_way(tenant: str) -> None:
     quotas, policy = Quotas(), Policy(quota="1/minute")
-    assert quotas.wait_s(policy, tenant) is None
-    quotas.charge(policy, tenant)
-    wait_s = quotas.wait_s(policy, tenant)
-    assert wait_s is not None
+    charged = quotas.charge(policy, tenant)
+    assert isinstance(charged, Charged)
+    wait_s = quotas.charge(policy, tenant)
+    assert isinstance(wait_s, int)
     assert 1 <= wait_s <= 60
+    quotas.give_back(charged)
+    quotas.give_back(charged)
+    assert isinstance(quotas.charge(policy, tenant), Charged)
+    assert isinstance(quotas.charge(policy, tenant), int), "it was given back once"
 
 
 GONE = "redis://127.0.0.1:1/0"

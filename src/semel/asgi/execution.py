@@ -138,7 +138,7 @@ class Execution:
     async def _execute(self) -> None:
         front, keyed, lease = self._front, self._keyed, self._lease
         if self._caller_left:  # nothing has begun, and nobody would get the answer
-            front.abandon_later(lease)
+            keyed.abandon(lease)
             return
         self._kept = front.keeper.keep(lease, lease_ms=keyed.policy.lease_ms)
         self.operation = Operation(lease, self._kept)

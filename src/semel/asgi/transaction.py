@@ -102,7 +102,9 @@ class TransactionExecution:
             begun = await adrive(self._keyed.begin(), self._perform)
             match begun:
                 case Run(lease):
-                    if not self._caller_left:  # else nothing has begun, and there is no caller to answer
+                    if self._caller_left:  # nothing has begun, and there is no caller to answer
+                        self._keyed.abandon(lease)
+                    else:
                         await self._run(lease)
                 case Answered(response):
                     await self._respond(response, (response.body,))

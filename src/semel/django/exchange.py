@@ -90,7 +90,7 @@ class Exchange:
         begun = yield from self.keyed.begin()
         match begun:
             case Run(lease) if self.caller_left:  # nothing has begun, and nobody would get the answer
-                self.front.abandon_later(lease)
+                self.keyed.abandon(lease)
                 return django_response(self.answers.problem("not-executed"))
             case Run(lease):
                 self._start(lease)
