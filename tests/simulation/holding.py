@@ -153,7 +153,7 @@ class Holdings:
             if now_ms >= held.lease_until_ms:
                 self.world.reached.add("late holder completed")
             self.finish(lease.key, call.result, lease.owner, now_ms, self.owed_ms)
-            self.world.oracle.stored(lease, responses.decode(call.result))
+            self.world.oracle.stored(lease, kept_in(call.result))
 
     def finish(self, key: Key, result: Result, owner: str, now_ms: int, owed_ms: int) -> None:
         held = self.held[key]
@@ -161,7 +161,7 @@ class Holdings:
         kept = self.results.setdefault(key, [])
         if any(other.ended_s is None for other in kept):
             self.violated("a-result-is-final", f"{key} got a second result")
-        kept.append(Kept(responses.decode(result), owner, self.world.time.now_s))
+        kept.append(Kept(kept_in(result), owner, self.world.time.now_s))
 
     def resolved(self, seen: Record, result: Result | None, retention_ms: int, now_ms: int) -> None:
         """An operator ended an unknown outcome."""
@@ -225,3 +225,9 @@ def found(call: Claim, answer: Occupied, retention_ms: int) -> str:
         return "live" if now_ms < record.lease_until_ms else "lapsed"
     expired = record.result is None or (record.owner != NOBODY and now_ms >= record.completed_ms + retention_ms)
     return "tombstone" if expired else "finished"
+
+
+def kept_in(result: Result) -> Response | None:
+    """The answer in a stored result; None for one that was too large to keep."""
+    answer = responses.decode(result)
+    return answer if isinstance(answer, Response) else None
