@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from semel.core.http import Response
 from simulation.process import Request
 from simulation.scenario import Caller, Try
 
 if TYPE_CHECKING:
-    from simulation.world import World
+    from simulation.history import History
 
 REFUSED_MS = 20
 
@@ -17,7 +17,7 @@ REFUSED_MS = 20
 class Calling:
     """One caller at work."""
 
-    def __init__(self, world: World, caller: Caller, name: str) -> None:
+    def __init__(self, world: History[Any, Any, Any], caller: Caller, name: str) -> None:
         self.world = world
         self.name = name
         self.stops = caller.stops

@@ -17,6 +17,7 @@ from simulation.store import RemoteStore, WatchableStore
 
 if TYPE_CHECKING:
     from simulation.callers import Calling
+    from simulation.history import History
     from simulation.world import World
 
 SECRET = b"0123456789abcdef0123456789abcdef"
@@ -24,33 +25,18 @@ SHUTDOWN_MS = 2_000
 """How long a server that stops lets its cancelled tasks end."""
 
 
-class Process:
-    """One life of a server process."""
+class AnyProcess:
+    """One life of a server process: its event loop, the middleware in it, and what may happen to both."""
 
-    def __init__(self, world: World, index: int, life: int) -> None:
-        self.world = world
+    front: IdempotencyMiddleware
+
+    def __init__(self, world: History[Any, Any, Any], index: int, life: int) -> None:
+        self.world: History[Any, Any, Any] = world
         self.index = index
         self.name = f"p{index}" + "'" * life
         self.life = life
         self.loop = VirtualLoop(world.time)
         self.disturbed = False
-        self.store = (WatchableStore if world.scenario.watchable else RemoteStore)(self)
-        self.front = IdempotencyMiddleware(
-            partial(application, world),
-            store=self.store,
-            policy=policy_of(world.scenario.choices),
-            identify=lambda scope: scope["simulation"].operation.tenant,
-            secret=SECRET,
-            on_event=self._happened,
-        )
-
-    def _happened(self, event: Event) -> None:
-        if not self.loop.dead:
-            self.world.reached.add(event.kind.value)
-            self.world.oracle.happened(event)
-
-    def serve(self, calling: Calling | None, operation: Operation, headers: list[tuple[bytes, bytes]]) -> Request:
-        return Request(self, calling, operation, headers)
 
     def expect(self, fault: ProcessFault) -> None:
         self.loop.on_step[max(1, fault.step)] = partial(self._strike, fault)
@@ -66,10 +52,20 @@ class Process:
                 self.loop.pause(fault.ms)
             case "clock":
                 self.loop.jump(fault.ms)
+            case "cancel":
+                self._cancel_work()
             case "shutdown":
                 for task in list(self.loop.tasks):
                     task.cancel()
                 self.world.time.after_ms(SHUTDOWN_MS, self.crash, fault.ms)
+
+    def _cancel_work(self) -> None:
+        """The task of one request is cancelled, by its server or by a time limit."""
+        open_tasks = [task for task in self.loop.tasks if not task.done()]
+        works = [task for task in open_tasks if getattr(task.get_coro(), "__name__", "") == "_work"]
+        if works:
+            self.world.reached.add("work cancelled")
+            self.world.time.rng.choice(works).cancel()
 
     def crash(self, down_ms: int) -> None:
         """kill -9: nothing of it runs any more. A new life begins later."""
@@ -81,12 +77,35 @@ class Process:
         self.world.time.after_ms(down_ms, self.world.start, self.index, self.life + 1)
 
 
+class Process(AnyProcess):
+    """One whose middleware asks the simulated store."""
+
+    world: World
+
+    def __init__(self, world: World, index: int, life: int) -> None:
+        super().__init__(world, index, life)
+        self.store = (WatchableStore if world.scenario.watchable else RemoteStore)(self)
+        self.front = IdempotencyMiddleware(
+            partial(application, world),
+            store=self.store,
+            policy=policy_of(world.scenario.choices),
+            identify=lambda scope: scope["simulation"].operation.tenant,
+            secret=SECRET,
+            on_event=self._happened,
+        )
+
+    def _happened(self, event: Event) -> None:
+        if not self.loop.dead:
+            self.world.reached.add(event.kind.value)
+            self.world.oracle.happened(event)
+
+
 class Request:
     """One request at a server: what ASGI says about it, and what was sent for it."""
 
     def __init__(
         self,
-        process: Process,
+        process: AnyProcess,
         calling: Calling | None,
         operation: Operation,
         headers: list[tuple[bytes, bytes]],

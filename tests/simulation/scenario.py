@@ -12,14 +12,16 @@ from semel import Policy
 Outcome = Literal[
     "created", "streamed", "empty", "redirect", "refused", "conflict", "failed", "raised", "raised-after-answer",
     "not-executed", "nothing-done", "large", "unfinished",
+    "raised-early", "raised-midway", "raised-late", "unknown", "swallowed", "too-long",
 ]  # fmt: skip
+"""How the work of an entry ends. The last line is of histories with transactions only."""
 OUTCOMES: tuple[Outcome, ...] = (
     *("created",) * 8, "streamed", "empty", "redirect", "refused", "refused", "conflict", "failed", "raised",
     "raised-after-answer", "not-executed", "nothing-done", "large", "unfinished",
 )  # fmt: skip
 NOTHING_DONE = frozenset({"refused", "not-executed", "nothing-done"})
 
-ProcessFaultKind = Literal["crash", "pause", "shutdown", "clock"]
+ProcessFaultKind = Literal["crash", "pause", "shutdown", "clock", "cancel"]
 MessageFaultKind = Literal[
     "refused", "lost", "reply-lost", "late", "duplicated", "partial", "slow-request", "slow-reply", "outage", "crash",
     "misconfigured", "held",

@@ -1,85 +1,37 @@
-"""One history: the world of a scenario, run until nothing is left to happen, then asked whether every key settled."""
+"""The world of the leases: a history on the memory store, then each key is asked whether it has settled."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import hashlib
-import logging
-import os
-import random
-import secrets
-import sys
-import uuid
-import warnings
-from collections.abc import Iterator
-from types import SimpleNamespace
-from typing import Any
-
-import semel.drive
 from semel.codecs import responses
 from semel.core.http import Response
-from simulation.callers import Calling
-from simulation.loop import Hang, Scheduler
+from simulation.history import PROBER, History, deterministic
 from simulation.oracle import Oracle
 from simulation.process import Process, Request
 from simulation.replies import FINAL, kind_of
 from simulation.scenario import Scenario, StoreFault
 from simulation.store import Server
-from simulation.telling import EPOCH_MS, told
+from simulation.telling import EPOCH_MS
 
 OPERATOR = Response(200, ((b"x-entry", b"operator"),), b"found out")
 
 
-class World:
+class World(History[Scenario, Oracle, Process]):
     def __init__(self, scenario: Scenario, *, trace: bool = False) -> None:
-        self.scenario = scenario
-        self.calm = not (scenario.process_faults or scenario.message_faults or scenario.store_faults)
-        self.time = Scheduler(scenario.seed, scenario.step_ms / 1000)
-        self.trace: list[str] | None = [] if trace else None
-        self.reached: set[str] = set()
-        self.violations: list[tuple[str, str]] = []
-        self.over = False
+        calm = not (scenario.process_faults or scenario.message_faults or scenario.store_faults)
+        super().__init__(scenario, calm=calm, trace=trace)
         self._ahead_ms = 0
         self.server = Server(self)
         self.oracle = Oracle(self)
-        self.lives: list[Process] = []
-        self.processes: dict[int, Process] = {}
 
     def store_ms(self) -> int:
         return EPOCH_MS + int(self.time.now_s * 1000) + self._ahead_ms
 
-    def note(self, who: str, what: str, *values: object) -> None:
-        if self.trace is not None:
-            said = what.format(*map(told, values))
-            self.trace.append(f"{self.time.now_s * 1000:10.2f} ms  {who:<6} {said}")
+    def make_process(self, index: int, life: int) -> Process:
+        return Process(self, index, life)
 
-    # A history
-
-    def run(self) -> None:
-        for index in range(self.scenario.processes):
-            self.start(index, 0)
-        for fault in self.scenario.process_faults:
-            if fault.process in self.processes:
-                self.processes[fault.process].expect(fault)
-        for store_fault in self.scenario.store_faults:
-            self.time.after_ms(store_fault.at_ms, self._strike, store_fault)
-        for index, caller in enumerate(self.scenario.callers):
-            Calling(self, caller, f"c{index}").next()
-        try:
-            self.time.run()
-            self.oracle.quiet()
-            self._probe()
-        except Hang as hang:
-            self.oracle.violated("no-hang", str(hang))
-        except Exception as error:
-            self.oracle.violated("no-unexpected-exception", f"in the world: {error!r}")
-        finally:
-            self._end()
-
-    def start(self, index: int, life: int) -> None:
-        process = self.processes[index] = Process(self, index, life)
-        self.lives.append(process)
+    def expect_faults(self) -> None:
+        for fault in self.scenario.store_faults:
+            self.time.after_ms(fault.at_ms, self._strike, fault)
 
     def _strike(self, fault: StoreFault) -> None:
         self.note("store", "{}", fault)
@@ -113,7 +65,7 @@ class World:
                 self.server.changed(key)
                 return
 
-    def _probe(self) -> None:
+    def probe(self) -> None:
         """All is quiet and every lease has had time to lapse: each key is asked for twice, in a new process."""
         self.server.heal()
         ends_ms = max((held.lease_until_ms for held in self.oracle.holdings.held.values()), default=0)
@@ -145,57 +97,10 @@ class World:
             elif kind in FINAL:
                 self.reached.add("probe replayed" if replayed else "probe ran")
 
-    def _end(self) -> None:
-        """Nothing that is left may act when it is collected."""
-        self.over = True
-        for process in self.lives:
-            process.loop.dead = True
-            for task in process.loop.tasks:
-                if not task.done():
-                    task._log_destroy_pending = False  # type: ignore[attr-defined]
-                    with contextlib.suppress(RuntimeError):  # what refuses to be closed while it waits
-                        task.get_coro().close()
-
-    def digest(self) -> str:
-        assert self.trace is not None
-        return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()
-
-
-PROBER = 99
-
 
 def run(scenario: Scenario, *, trace: bool = False) -> World:
     """One history from its beginning to its end."""
-    with _deterministic(scenario.seed):
+    with deterministic(scenario.seed):
         world = World(scenario, trace=trace)
         world.run()
     return world
-
-
-@contextlib.contextmanager
-def _deterministic(seed: int) -> Iterator[None]:
-    """Whatever else would differ from run to run: random owners and instances, and the clock of the plans' driver."""
-    rng = random.Random(seed)
-    old: list[tuple[Any, str, Any]] = []
-
-    def put(module: Any, name: str, value: Any) -> None:
-        old.append((module, name, getattr(module, name)))
-        setattr(module, name, value)
-
-    put(secrets, "token_urlsafe", lambda _=None: f"{rng.getrandbits(64):016x}")
-    put(secrets, "token_bytes", lambda count=16: rng.randbytes(count))
-    put(os, "urandom", rng.randbytes)
-    put(uuid, "uuid4", lambda: uuid.UUID(int=rng.getrandbits(128)))
-    put(semel.drive, "time", SimpleNamespace(monotonic=lambda: asyncio.get_running_loop().time()))
-    put(sys, "unraisablehook", lambda _: None)
-    logger = logging.getLogger("semel")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what never began is never awaited
-            yield
-    finally:
-        logger.setLevel(level)
-        for module, name, value in reversed(old):
-            setattr(module, name, value)
