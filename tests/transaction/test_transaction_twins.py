@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -149,6 +150,24 @@ def test_the_bound_is_kept_and_the_transaction_stays_usable(urls: Urls) -> None:
         second.commit()
         block.__exit__(None, None, None)
     assert effects(url, "before the twin") == 1
+
+
+def test_the_bound_is_kept_when_the_first_had_waited_itself(urls: Urls) -> None:
+    """A twin that got the key by waiting holds up the next one no longer than its bound, either."""
+    url, key = urls["postgres"], "handed over"
+    with psycopg.connect(url) as first, psycopg.connect(url) as second, psycopg.connect(url) as third:
+        third.execute("SET statement_timeout = '2s'")
+        third.commit()
+        assert not within(first).operation(key).__enter__().replayed
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(within(second).operation(key, wait=5).__enter__)
+            waits = "SELECT wait_event_type FROM pg_stat_activity WHERE pid = %s"
+            while first.execute(waits, [second.info.backend_pid]).fetchone() != ("Lock",):
+                first.execute("SELECT pg_stat_clear_snapshot()")
+            first.rollback()
+            assert not waiting.result().replayed
+        with pytest.raises(InProgress, match="50 ms"):
+            within(third).operation(key, wait=0.05).__enter__()
 
 
 def test_another_fingerprint_is_in_progress_until_the_first_commits(urls: Urls) -> None:

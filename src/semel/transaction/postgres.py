@@ -1,7 +1,8 @@
 """Claim and complete inside of a PostgreSQL transaction, one statement each where nobody is in the way.
 
 An insert waits for as long as the twin's transaction is open, so the claim first tries an advisory lock on the key,
-which tells without waiting. Only who does not get it goes the long way: savepoint, lock timeout, insert. The lock
+which tells without waiting. Only who does not get it goes the long way: savepoint, lock timeout, insert. A claim that
+is granted on the long way takes the lock as well, or the next claim would insert, and wait without a bound. The lock
 decides nothing, the unique key does: two keys that share a lock only wait when they need not.
 """
 
@@ -71,7 +72,7 @@ ON CONFLICT (digest) DO UPDATE SET
     created_ms = excluded.created_ms, lease_until_ms = excluded.lease_until_ms, expires_ms = excluded.expires_ms,
     format = NULL, payload = NULL, refuse_ms = 0
 WHERE r.expires_ms + r.refuse_ms <= excluded.created_ms AND r.lease_until_ms <= excluded.created_ms
-RETURNING {MARKED}"""
+RETURNING {MARKED}, pg_try_advisory_xact_lock($9::bigint)"""
 
 
 def read(table: str, book: str) -> str:
@@ -106,8 +107,8 @@ class PostgresEngine:
     def claim(self, call: Claim, wait_ms: int | None) -> Script[Claimed]:
         key, digest = call.key, digest_of(call.key)
         named = [digest, key.tenant, key.scope, key.name]
-        given = [*named, call.fingerprint, call.owner, call.lease_ms, call.retention_ms]
-        rows = yield from self._ask(self._claim, [*given, _lock(digest)])
+        given = [*named, call.fingerprint, call.owner, call.lease_ms, call.retention_ms, _lock(digest)]
+        rows = yield from self._ask(self._claim, given)
         for _ in range(ROUNDS_MAX):
             if rows and rows[0][0] is not None:
                 mark, until_ms = rows[0][:2]
