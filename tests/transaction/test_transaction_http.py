@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +170,29 @@ def test_fastapi_gets_the_session_as_a_dependency(urls: Mapping[str, str]) -> No
 
     asyncio.run(main())
     assert effects(url, "fastapi") == 1
+
+
+def test_an_application_that_ignores_what_the_flush_raised_is_answered_for(urls: Mapping[str, str]) -> None:
+    url, name = urls["postgres"], "ignored"
+
+    async def main() -> None:
+        async with async_store(url, "psycopg") as store:
+
+            async def app(scope: Any, receive: Any, send: Any) -> None:
+                store.current().add(Effect(name=name))
+                store.current().add(Effect(name=None))  # refused when the session is flushed
+                await send({"type": "http.response.start", "status": 201, "headers": []})
+                with suppress(sa.exc.IntegrityError):
+                    await send({"type": "http.response.body", "body": b"paid"})
+
+            protected = IdempotencyMiddleware(app, store=store, policy=POLICY, identify=lambda _: "shop")
+            async with calling(protected) as call:
+                first, second = await call(name), await call(name)
+                assert (first.status_code, first.text) == (second.status_code, second.text)
+                assert first.status_code == 500
+
+    asyncio.run(main())
+    assert effects(url, name) == 0
 
 
 @pytest.mark.parametrize(("database", "driver"), [("postgres", "psycopg"), ("sqlite", "pysqlite")])

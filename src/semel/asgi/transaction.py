@@ -182,9 +182,13 @@ class TransactionExecution:
         """Frameworks answer 500 for an exception and then let it go on, so such an answer waits for that."""
         self._stage = Stage.WHOLE
         self._answered.set()
-        if self._status < 400:
-            await self._transaction.flush()
-        self._pending = self._judge()
+        try:
+            if self._status < 400:
+                await self._transaction.flush()
+            self._pending = self._judge()
+        except Exception as error:
+            self._pending = self._keyed.raised(error)  # for an application that catches this and returns
+            raise
         if self._status < 500:
             await self._finish(self._pending)
 
