@@ -134,18 +134,23 @@ class Clients:
         return reply
 
     async def _exchange(self, port: int, operation: Operation, body: bytes) -> Reply:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        try:
-            head = f"POST /{operation.arm}/{operation.action} HTTP/1.1\r\nHost: box\r\nConnection: close\r\n"
-            named = f"Idempotency-Key: {operation.key}\r\nContent-Length: {len(body)}\r\n\r\n"
-            writer.write((head + named).encode() + body)
-            lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-            pairs = (line.partition(":") for line in lines[1:] if line)
-            headers = tuple((name.lower(), value.strip()) for name, _, value in pairs)
-            size = int(dict(headers).get("content-length", 0))
-            return Reply(int(lines[0].split()[1]), headers, await reader.readexactly(size))
-        except IndexError:
-            raise ValueError("not an answer") from None
-        finally:
-            with suppress(OSError):
-                writer.transport.abort()
+        head = f"POST /{operation.arm}/{operation.action} HTTP/1.1\r\nIdempotency-Key: {operation.key}\r\n"
+        return await exchange(port, head, body)
+
+
+async def exchange(port: int, head: str, body: bytes = b"") -> Reply:
+    """One request on a connection of its own. `head` has no end yet. Cancelling leaves, without a goodbye."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        more = f"Host: box\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write((head + more).encode() + body)
+        lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        pairs = (line.partition(":") for line in lines[1:] if line)
+        headers = tuple((name.lower(), value.strip()) for name, _, value in pairs)
+        size = int(dict(headers).get("content-length", 0))
+        return Reply(int(lines[0].split()[1]), headers, await reader.readexactly(size))
+    except IndexError:
+        raise ValueError("not an answer") from None
+    finally:
+        with suppress(OSError):
+            writer.transport.abort()

@@ -57,7 +57,7 @@ def findings(evidence: Evidence) -> list[Finding]:
     return [check(evidence) for check in INVARIANTS]
 
 
-def _finding(invariant: str, verdicts: list[tuple[str, bool]]) -> Finding:
+def finding_of(invariant: str, verdicts: list[tuple[str, bool]]) -> Finding:
     wrong = [what for what, right in verdicts if not right]
     return Finding(invariant, len(verdicts), len(wrong), wrong[:EXAMPLES_MAX])
 
@@ -66,7 +66,7 @@ def at_most_one_effect(evidence: Evidence) -> Finding:
     verdicts = [
         (f"{arm} {key}: {found}", len(found) == 1) for (arm, key), found in evidence.effects.items() if arm != CONTROL
     ]
-    return _finding("no key has two effects", verdicts)
+    return finding_of("no key has two effects", verdicts)
 
 
 def a_success_has_an_effect(evidence: Evidence) -> Finding:
@@ -75,7 +75,7 @@ def a_success_has_an_effect(evidence: Evidence) -> Finding:
         for operation, told, found in evidence.protected()
         for reply in told.successes
     ]
-    return _finding("every success reply has exactly one effect, and names it", verdicts)
+    return finding_of("every success reply has exactly one effect, and names it", verdicts)
 
 
 def successes_are_alike(evidence: Evidence) -> Finding:
@@ -84,7 +84,7 @@ def successes_are_alike(evidence: Evidence) -> Finding:
         for operation, told, _ in evidence.protected()
         if told.successes
     ]
-    return _finding("all success replies for a key are identical", verdicts)
+    return finding_of("all success replies for a key are identical", verdicts)
 
 
 def the_answer_is_the_callers(evidence: Evidence) -> Finding:
@@ -93,13 +93,13 @@ def the_answer_is_the_callers(evidence: Evidence) -> Finding:
         for operation, told, _ in evidence.protected()
         for reply in told.successes
     ]
-    return _finding("no caller gets another key's answer", verdicts)
+    return finding_of("no caller gets another key's answer", verdicts)
 
 
 def nothing_is_stuck(evidence: Evidence) -> Finding:
     verdicts = [(f"{operation}: {said}", said != "409 in-progress") for operation, said in evidence.last.items()]
     verdicts += [("a record is in progress beyond its lease", False)] * evidence.stuck
-    return _finding("no key is in progress beyond its lease", verdicts)
+    return finding_of("no key is in progress beyond its lease", verdicts)
 
 
 def sent_means_stored(evidence: Evidence) -> Finding:
@@ -109,13 +109,13 @@ def sent_means_stored(evidence: Evidence) -> Finding:
         for operation, told, _ in evidence.protected()
         if operation in evidence.last and any(not reply.marked for reply in told.successes)
     ]
-    return _finding("an answer that was sent as stored is replayed", verdicts)
+    return finding_of("an answer that was sent as stored is replayed", verdicts)
 
 
 def an_end_is_told(evidence: Evidence) -> Finding:
     ends = ("201", "409 outcome-unknown", "409 in-progress")
     verdicts = [(f"{operation}: {said}", said in ends) for operation, said in evidence.last.items()]
-    return _finding("when all is quiet, every key replays, runs, or is unknown", verdicts)
+    return finding_of("when all is quiet, every key replays, runs, or is unknown", verdicts)
 
 
 def other_requests_are_refused(evidence: Evidence) -> Finding:
@@ -130,7 +130,7 @@ def other_requests_are_refused(evidence: Evidence) -> Finding:
         for operation, _, found in evidence.protected()
         for body, _ in found
     ]
-    return _finding("another request under the same key is refused with 422 and has no effect", verdicts)
+    return finding_of("another request under the same key is refused with 422 and has no effect", verdicts)
 
 
 def effect_of(body: bytes) -> str:

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from blackbox.deployment import CONTROL, LEASE_S, Deployment
 from semel.testing.proxy import Exchange, Fault, FaultProxy, always
 
-LANES = 3
+LANES_MAX = 8
 HOLD_S = 0.6
 HIT_S = 2.0
 """How long a fault waits for an exchange to happen to."""
@@ -17,21 +17,24 @@ CONTROL_CUT = "exchange with a client of the control: cut after"
 EXCHANGE_FAULTS = (Fault.CUT_BEFORE, Fault.CUT_AFTER, Fault.HALF_CLOSE, Fault.GARBLE, Fault.DELAY)
 
 
-class Nemesis:
-    """`faults` counts what happened, by kind; a fault that met nothing did not happen."""
+class Lanes:
+    """Acts of violence in several lanes at once. `faults` counts what happened, by kind.
 
-    def __init__(self, deployment: Deployment, seed: int) -> None:
+    A fault that met nothing did not happen.
+    """
+
+    def __init__(self, proxies: Sequence[FaultProxy], seed: int) -> None:
         self.faults: Counter[str] = Counter()
-        self._deployment = deployment
+        self._proxies = proxies
         self._seed = seed
         self._ended = threading.Event()
         self._lock = threading.Lock()
-        self._threads = ThreadPoolExecutor(LANES, thread_name_prefix="nemesis")
+        self._threads = ThreadPoolExecutor(LANES_MAX, thread_name_prefix="nemesis")
         self._lanes: list[Future[None]] = []
         self._rounds: Counter[str] = Counter()
 
-    def start(self) -> None:
-        for number, lane in enumerate((self._processes, self._stores, self._wires)):
+    def begin(self, *lanes: Callable[[random.Random], None]) -> None:
+        for number, lane in enumerate(lanes):
             self._lanes.append(self._threads.submit(lane, random.Random(self._seed + number)))
 
     def stop(self) -> None:
@@ -40,7 +43,7 @@ class Nemesis:
         for lane in self._lanes:
             lane.result()
         self._threads.shutdown()
-        for proxy in (*self._deployment.doors, *self._deployment.links.values()):
+        for proxy in self._proxies:
             proxy.clear()
 
     @property
@@ -49,13 +52,47 @@ class Nemesis:
         return any(lane.done() for lane in self._lanes)
 
     @property
-    def thorough(self) -> bool:
-        """Every lane has done everything that it can do, and the control has lost some answers."""
-        return len(self._rounds) == LANES and self.faults[CONTROL_CUT] >= 3
+    def went_around(self) -> bool:
+        """Every lane has done everything that it can do."""
+        return len(self._rounds) == len(self._lanes)
 
     def _count(self, kind: str) -> None:
         with self._lock:
             self.faults[kind] += 1
+
+    def _acts(
+        self, random: random.Random, kinds: Sequence[Callable[[random.Random], None]], *, pause_s: float
+    ) -> Iterator[Callable[[random.Random], None]]:
+        """Each kind in turn, in an order that changes every time around."""
+        while True:
+            for kind in random.sample(kinds, len(kinds)):
+                if self._ended.wait(pause_s * random.uniform(0.5, 1.5)):
+                    return
+                yield kind
+            self._rounds[kinds[0].__name__] += 1
+
+    def _break(self, proxy: FaultProxy, fault: Fault, kind: str, when: Callable[[Exchange], bool]) -> None:
+        injected = proxy.inject(fault, when=when, delay_s=0.3)
+        injected.wait(HIT_S)
+        injected.cancel()
+        if injected.hits:
+            self._count(kind)
+
+
+class Nemesis(Lanes):
+    """That of three servers and three stores."""
+
+    def __init__(self, deployment: Deployment, seed: int) -> None:
+        super().__init__([*deployment.doors, *deployment.links.values()], seed)
+        self._deployment = deployment
+
+    def start(self) -> None:
+        self.begin(self._processes, self._stores, self._wires)
+
+    @property
+    def thorough(self) -> bool:
+        """Every lane has done everything that it can do, and the control has lost some answers."""
+        return self.went_around and self.faults[CONTROL_CUT] >= 3
 
     def _processes(self, random: random.Random) -> None:
         for act in self._acts(random, (self._kill, self._pause), pause_s=1.2):
@@ -69,17 +106,6 @@ class Nemesis:
     def _wires(self, random: random.Random) -> None:
         for act in self._acts(random, (self._cut_clients, self._cut_control, *(self._break_wire,) * 3), pause_s=0.4):
             act(random)
-
-    def _acts(
-        self, random: random.Random, kinds: Sequence[Callable[[random.Random], None]], *, pause_s: float
-    ) -> Iterator[Callable[[random.Random], None]]:
-        """Each kind in turn, in an order that changes every time around."""
-        while True:
-            for kind in random.sample(kinds, len(kinds)):
-                if self._ended.wait(pause_s * random.uniform(0.5, 1.5)):
-                    return
-                yield kind
-            self._rounds[kinds[0].__name__] += 1
 
     def _kill(self, random: random.Random) -> None:
         server = random.choice(self._deployment.servers)
@@ -130,13 +156,6 @@ class Nemesis:
     def _cut_clients(self, random: random.Random) -> None:
         if random.choice(self._deployment.doors).cut():
             self._count("all connections of a server's clients cut")
-
-    def _break(self, proxy: FaultProxy, fault: Fault, kind: str, when: Callable[[Exchange], bool]) -> None:
-        injected = proxy.inject(fault, when=when, delay_s=0.3)
-        injected.wait(HIT_S)
-        injected.cancel()
-        if injected.hits:
-            self._count(kind)
 
 
 def shown(fault: Fault) -> str:

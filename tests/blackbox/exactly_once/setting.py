@@ -1,0 +1,51 @@
+"""What the servers of the arm are told by the environment, and what both kinds of them share."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import uuid
+from itertools import count
+
+from blackbox.exactly_once.connections import CHANGE, INSERT, Values
+from blackbox.exactly_once.journal import Journal
+from blackbox.exactly_once.orders import LEASE_S, RESULT_MAX, Change, Kind, Order, Write
+from semel import OutcomeUnknown, Policy
+
+URLS: dict[str, str] = json.loads(os.environ["SEMEL_BOX_URLS"])
+SEED = os.environ["SEMEL_BOX_SEED"]
+SECRET = "the same for every server"
+POLICY = Policy(guarantee="exactly-once", required=True, lease=LEASE_S, result_max=RESULT_MAX)
+journal = Journal(os.environ["SEMEL_BOX_JOURNAL"])
+_runs = count(1)
+
+
+class Attempt:
+    """One run of a handler, as the journal has it while it is entered."""
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self.run = uuid.uuid4().hex
+        self.chance = random.Random(f"{SEED} {order.key} {next(_runs)}")
+
+    def __enter__(self) -> Attempt:
+        journal.note("begun", self.order.arm, self.order.key, self.run)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        journal.note("ended", self.order.arm, self.order.key, self.run)
+
+    def fault(self, what: str) -> None:
+        journal.note("fault", self.order.arm, self.order.key, self.run, f"handler {what}")
+
+    def statement(self, step: Write | Change) -> tuple[str, Values]:
+        if isinstance(step, Change):
+            return CHANGE, {"id": step.account}
+        values = {"arm": self.order.arm, "name": self.order.key, "run": self.run, "position": step.position}
+        return INSERT, values
+
+
+def raised(kind: Kind) -> Exception:
+    """What a handler raises that gives up by itself."""
+    return OutcomeUnknown("on purpose") if kind is Kind.UNKNOWN else ArithmeticError("on purpose")
