@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import shutil
 import sqlite3
 import sys
@@ -45,7 +46,8 @@ class PaymentServer(Server):
     def __init__(self, settings: Mapping[str, str], *, in_threads: bool) -> None:
         super().__init__()
         self.in_threads = in_threads
-        self._settings = {**settings, "SEMEL_BOX_PORT": str(self.port), "PYTHONPATH": str(TESTS)}
+        path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+        self._settings = {**settings, "SEMEL_BOX_PORT": str(self.port), "PYTHONPATH": path}
 
     def prepare(self) -> None:
         """Nothing is needed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from contextlib import suppress
 
 import psycopg
@@ -20,12 +21,17 @@ class Nemesis(Lanes):
     def __init__(self, deployment: Deployment, seed: int) -> None:
         super().__init__([*deployment.links.values()], seed)
         self._deployment = deployment
+        self._locks = {server.port: threading.Lock() for server in deployment.servers}
 
     def start(self) -> None:
-        self.begin(self._processes, self._loops, self._wires)
+        self.begin(self._processes, self._pauses, self._loops, self._wires)
 
     def _processes(self, random: random.Random) -> None:
-        for act in self._acts(random, (self._kill, self._end, *(self._pause,) * 4), pause_s=0.8):
+        for act in self._acts(random, (self._kill, self._end), pause_s=1.5):
+            act(random)
+
+    def _pauses(self, random: random.Random) -> None:
+        for act in self._acts(random, (self._pause,), pause_s=1.2):
             act(random)
 
     def _loops(self, random: random.Random) -> None:
@@ -39,21 +45,24 @@ class Nemesis(Lanes):
 
     def _kill(self, random: random.Random) -> None:
         server = random.choice(self._deployment.servers)
-        server.kill()
-        self._count("server killed (SIGKILL)")
-        server.start()
+        with self._locks[server.port]:
+            server.kill()
+            self._count("server killed (SIGKILL)")
+            server.start()
 
     def _end(self, random: random.Random) -> None:
         """Handlers that do not end within a second are cancelled by the server."""
         server = random.choice(self._deployment.servers)
-        server.restart()
+        with self._locks[server.port]:
+            server.restart()
         self._count("server ended in good order (SIGTERM)")
 
     def _pause(self, random: random.Random) -> None:
         server = random.choice(self._deployment.servers)
-        server.pause()
-        self._ended.wait(LEASE_S * random.uniform(1.2, 3))
-        server.resume()
+        with self._locks[server.port]:
+            server.pause()
+            self._ended.wait(LEASE_S * random.uniform(1.2, 3))
+            server.resume()
         self._count("server stopped past the lease (SIGSTOP)")
 
     def _block(self, random: random.Random) -> None:

@@ -17,7 +17,7 @@ from blackbox.exactly_once.orders import ARMS, CONTROL, Order
 from blackbox.exactly_once.probes import ask_after_cuts, ask_beside_twins, left_open
 from blackbox.run import Outcome, Profile
 
-CALLERS = {"postgres": 5, "sqlite": 3}
+CALLERS = {"postgres": 7, "sqlite": 3}
 """Of each arm: SQLite has one writer."""
 ASKERS = 12
 QUIET_S = 20.0
