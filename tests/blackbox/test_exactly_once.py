@@ -8,10 +8,11 @@ import pytest
 
 from blackbox.clients import Reply
 from blackbox.exactly_once.callers import OVERDUE, Asked
-from blackbox.exactly_once.journal import Ran
+from blackbox.exactly_once.journal import ANSWERED, Ran
 from blackbox.exactly_once.judge import Evidence, findings
 from blackbox.exactly_once.orders import Kind, Order
-from blackbox.exactly_once.run import SHORT, run
+from blackbox.exactly_once.run import SHORT, run, run_seeded
+from blackbox.exactly_once.seeded import FAULTS
 from servers import binaries
 from servers.needing import needed
 
@@ -40,9 +41,10 @@ GOOD = Evidence(
         told(LARGE, problem(409, "result-not-kept")),
     ],
     polled=[told(PAID, problem(410, "key-expired"), sent_s=3.0), told(PAID, Reply(202, (), b""), sent_s=5.1)],
-    runs={("asyncpg", "key-1"): [Ran("r0", 2.0, 2.9), Ran("r1", 5.0, 6.0)]},
+    runs={("asyncpg", "key-1"): [Ran("r0", 2.0, 3.9, "OSError"), Ran("r1", 5.0, 6.0, ANSWERED)]},
     last={PAID: "201", DECLINED: "402", LARGE: "409 result-not-kept"},
     beside_twins=[("asyncpg", True)],
+    late=[("asyncpg", True)],
     after_cuts=[("asyncpg", True)],
 )
 WITH_ANOTHER = replace(REPLY, body=b'{"key": "key-1", "run": "r2"}')
@@ -65,6 +67,7 @@ WRONG = {
     "no request is left without an answer": replace(GOOD, asked=[Asked(PAID, 1.0, 16.0, None, OVERDUE)]),
     "no transaction is left open, and all connections are back in their pools": replace(GOOD, left_open=["asyncpg: 1"]),
     "twins that wait take no connection from other keys": replace(GOOD, beside_twins=[("asyncpg", False)]),
+    "a request that outlasts the lease succeeds all the same": replace(GOOD, late=[("asyncpg", False)]),
     "after a handler was cut off its key and its connection are free": replace(GOOD, after_cuts=[("asyncpg", False)]),
 }
 
@@ -79,6 +82,19 @@ def test_rows_and_record_are_one_under_a_nemesis() -> None:
     assert all(kind in kinds for kind in ("event loop blocked", "SIGSTOP", "SIGKILL", "cut", "left", "cancelled"))
     assert outcome.violations == []
     assert not outcome.void, "the faults made no duplicates without protection, so the run shows nothing"
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_seeded_fault_is_noticed(name: str) -> None:
+    """Each restores a mistake that was once made. A second seed is for a machine that stood still during the first."""
+    needed("postgres", lambda: binaries.require("postgres"))
+    fault = FAULTS[name]
+    for seed in (1, 2):
+        found = {finding.invariant: finding.violations for finding in run_seeded(fault, seed).violations}
+        if fault.noticed_by in found:
+            break
+    assert fault.noticed_by in found
 
 
 def test_the_judge_has_nothing_against_a_good_run() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from blackbox.clients import Reply, exchange
@@ -47,9 +47,9 @@ class Asked:
 
 
 class Callers:
-    """Everything they asked and heard. `ports` says where the servers of an arm can be reached."""
+    """Everything they asked and heard. `ports` says where the servers of an arm are, `kinds` what is ordered."""
 
-    def __init__(self, ports: Callable[[str], list[int]], seed: int) -> None:
+    def __init__(self, ports: Callable[[str], list[int]], seed: int, kinds: Mapping[Kind, int] = WEIGHTS) -> None:
         self.asked: list[Asked] = []
         self.polled: list[Asked] = []
         """What monitors of accepted operations said."""
@@ -57,6 +57,7 @@ class Callers:
         self.said: dict[str, Counter[str]] = defaultdict(Counter)
         self.ended = False
         self._ports = ports
+        self._kinds = kinds
         self._random = random.Random(seed)
         self._count = 0
 
@@ -74,7 +75,7 @@ class Callers:
     async def run(self, arm: Arm) -> None:
         """One caller: order after order, until the end is called."""
         while not self.ended:
-            kind = self._random.choices([*WEIGHTS], [*WEIGHTS.values()])[0]
+            kind = self._random.choices([*self._kinds], [*self._kinds.values()])[0]
             order = self.order(arm.name, self._possible(kind, arm), SLOW_S[arm.database])
             orders = [order] * self._random.choice((1, 1, 1, 2, 3))
             if order.kind is Kind.CROSSES:

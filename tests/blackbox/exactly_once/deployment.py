@@ -18,7 +18,7 @@ from pathlib import Path
 import psycopg
 
 from blackbox.deployment import TESTS
-from blackbox.exactly_once.orders import ACCOUNTS, ARMS, CONTROL
+from blackbox.exactly_once.orders import ACCOUNTS, ARMS, CONTROL, Arm
 from semel import open_store
 from semel.store import Migratable
 from semel.testing.proxy import FaultProxy
@@ -76,6 +76,8 @@ def ask(port: int, path: str) -> dict[str, int]:
 
 @dataclass
 class Deployment:
+    arms: Sequence[Arm]
+    """Those that are called."""
     servers: list[PaymentServer]
     postgres: PostgresServer
     links: dict[str, FaultProxy]
@@ -128,7 +130,7 @@ class Deployment:
 
 
 @contextmanager
-def deployed(folder: Path, seed: int, fault: str = "") -> Iterator[Deployment]:
+def deployed(folder: Path, seed: int, arms: Sequence[Arm] = ARMS, fault: str = "") -> Iterator[Deployment]:
     """Everything on free ports and in folders of its own. `fault` is seeded into the servers."""
     with ExitStack() as stack:
         postgres = stack.enter_context(PostgresServer("deadlock_timeout=100ms"))
@@ -143,13 +145,15 @@ def deployed(folder: Path, seed: int, fault: str = "") -> Iterator[Deployment]:
             "SEMEL_BOX_SEED": str(seed),
             "SEMEL_BOX_FAULT": fault,
         }
-        servers = [PaymentServer(settings, in_threads=number == ASYNC_SERVERS) for number in range(ASYNC_SERVERS + 1)]
+        servers = [PaymentServer(settings, in_threads=False) for _ in range(1 if fault else ASYNC_SERVERS)]
+        if any(arm.in_threads for arm in arms):
+            servers.append(PaymentServer(settings, in_threads=True))
         for server in servers:
             stack.callback(server.stop)
             stack.callback(server.kill)
         with ThreadPoolExecutor(len(servers)) as threads:
             list(threads.map(PaymentServer.start, servers))
-        yield Deployment(servers, postgres, links, sqlite, journal)
+        yield Deployment(arms, servers, postgres, links, sqlite, journal)
 
 
 def _create(postgres_url: str, sqlite: Path) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+ANSWERED = "answered"
+
 
 class Journal:
     """For the servers. Lines are appended in one write each, so that processes do not mix theirs."""
@@ -28,6 +30,8 @@ class Ran:
     run: str
     begun_s: float
     ended_s: float | None = None
+    ended_by: str = ""
+    """What it raised, or that it answered."""
 
 
 def read_journal(path: Path) -> tuple[Mapping[tuple[str, str], list[Ran]], Counter[str]]:
@@ -42,7 +46,7 @@ def read_journal(path: Path) -> tuple[Mapping[tuple[str, str], list[Ran]], Count
                 runs[run] = Ran(run, float(moment))
                 by_key[arm, key].append(runs[run])
             case "ended":
-                runs[run].ended_s = float(moment)
+                runs[run].ended_s, runs[run].ended_by = float(moment), detail
             case _:
                 faults[detail] += 1
     return by_key, faults

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from blackbox.exactly_once.callers import FINAL, LEFT, LOST, OVERDUE, Asked
 from blackbox.exactly_once.deployment import Rows
-from blackbox.exactly_once.journal import Ran
+from blackbox.exactly_once.journal import ANSWERED, Ran
 from blackbox.exactly_once.orders import CONTROL, POSITIONS, Kind, Order
 from blackbox.judge import Finding, finding_of
 
@@ -37,12 +37,14 @@ class Evidence:
     polled: Sequence[Asked]
     """What monitors said."""
     runs: Mapping[tuple[str, str], list[Ran]]
-    last: Mapping[Order, str]
+    last: Mapping[Order, str] = field(default_factory=dict)
     """What a repeat of each order was told when all was quiet."""
     left_open: Sequence[str] = ()
     """Transactions that were open, and connections that were not back in their pools, when all was quiet."""
     beside_twins: Sequence[tuple[str, bool]] = ()
     """Requests beside many twins of another key that wait: whether they were answered without waiting for those."""
+    late: Sequence[tuple[str, bool]] = ()
+    """Requests that outlast the lease: whether they were answered with their own success."""
     after_cuts: Sequence[tuple[str, bool]] = ()
     """Repeats that follow a handler which was cut off: whether they were told that it is over."""
     _told: dict[Order, list[Asked]] = field(init=False, default_factory=lambda: defaultdict(list))
@@ -140,7 +142,10 @@ def an_answer_fits_its_order(evidence: Evidence) -> Finding:
 
 
 def monitors_tell_the_truth(evidence: Evidence) -> Finding:
-    """What monitors say while a handler runs, and before that run is committed."""
+    """What monitors say while a handler runs, and before that run is committed.
+
+    A run that raised may have lost its connection before, and with it its transaction: then it is as good as over.
+    """
     verdicts = []
     for asked in evidence.polled:
         of = (asked.order.arm, asked.order.key)
@@ -149,7 +154,7 @@ def monitors_tell_the_truth(evidence: Evidence) -> Finding:
             ran
             for ran in evidence.runs.get(of, [])
             if ran.begun_s < asked.sent_s
-            and (ran.run in committed or (ran.ended_s is not None and ran.ended_s > asked.ended_s))
+            and (ran.run in committed or (ran.ended_by == ANSWERED and (ran.ended_s or 0) > asked.ended_s))
         ]
         verdicts.append((f"{asked.order}: {asked.said}, runs {runs}", not (asked.said.startswith("410") and runs)))
     return finding_of("no monitor says that an operation did not run which runs or is committed", verdicts)
@@ -178,6 +183,10 @@ def twins_leave_room(evidence: Evidence) -> Finding:
     return finding_of("twins that wait take no connection from other keys", [*evidence.beside_twins])
 
 
+def late_is_only_late(evidence: Evidence) -> Finding:
+    return finding_of("a request that outlasts the lease succeeds all the same", [*evidence.late])
+
+
 def a_cut_off_handler_is_over(evidence: Evidence) -> Finding:
     return finding_of("after a handler was cut off its key and its connection are free", [*evidence.after_cuts])
 
@@ -195,5 +204,6 @@ INVARIANTS: tuple[Callable[[Evidence], Finding], ...] = (
     every_request_is_answered,
     nothing_is_left_open,
     twins_leave_room,
+    late_is_only_late,
     a_cut_off_handler_is_over,
 )

@@ -14,17 +14,20 @@ from blackbox.nemesis import Lanes, shown
 from semel.testing.proxy import Exchange, Fault, always
 
 EXCHANGE_FAULTS = (Fault.CUT_BEFORE, Fault.CUT_AFTER, Fault.HALF_CLOSE, Fault.DELAY)
-COMMIT_FAULTS = (Fault.CUT_BEFORE, Fault.CUT_AFTER, Fault.CUT_AFTER, Fault.HALF_CLOSE)
+COMMIT_FAULTS = (Fault.CUT_BEFORE, Fault.CUT_BEFORE, Fault.CUT_AFTER, Fault.HALF_CLOSE)
 
 
 class Nemesis(Lanes):
     def __init__(self, deployment: Deployment, seed: int) -> None:
         super().__init__([*deployment.links.values()], seed)
         self._deployment = deployment
+        self._links = [deployment.links[arm.name] for arm in deployment.arms if arm.name in deployment.links]
         self._locks = {server.port: threading.Lock() for server in deployment.servers}
 
-    def start(self) -> None:
-        self.begin(self._processes, self._pauses, self._loops, self._wires)
+    def start(self, *, restarting: bool = True) -> None:
+        """`restarting` ends servers, too: those take seconds to come back."""
+        lanes = (self._pauses, self._loops, self._wires, self._commits)
+        self.begin(*lanes, *((self._processes,) if restarting else ()))
 
     def _processes(self, random: random.Random) -> None:
         for act in self._acts(random, (self._kill, self._end), pause_s=1.5):
@@ -39,8 +42,12 @@ class Nemesis(Lanes):
             act(random)
 
     def _wires(self, random: random.Random) -> None:
-        kinds = (self._cut, *(self._break_exchange,) * 3, *(self._break_commit,) * 3, *(self._terminate,) * 2)
-        for act in self._acts(random, kinds, pause_s=0.3):
+        kinds = (self._cut, *(self._break_exchange,) * 3, *(self._terminate,) * 2)
+        for act in self._acts(random, kinds, pause_s=1.5 / len(self._links)):
+            act(random)
+
+    def _commits(self, random: random.Random) -> None:
+        for act in self._acts(random, (self._break_commit,), pause_s=0.4):
             act(random)
 
     def _kill(self, random: random.Random) -> None:
@@ -72,16 +79,16 @@ class Nemesis(Lanes):
             self._count("event loop blocked past the lease")
 
     def _cut(self, random: random.Random) -> None:
-        if random.choice([*self._deployment.links.values()]).cut():
+        if random.choice(self._links).cut():
             self._count("all connections of an arm to PostgreSQL cut")
 
     def _break_exchange(self, random: random.Random) -> None:
         fault = random.choice(EXCHANGE_FAULTS)
-        self._break(random.choice([*self._deployment.links.values()]), fault, f"exchange: {shown(fault)}", always)
+        self._break(random.choice(self._links), fault, f"exchange: {shown(fault)}", always)
 
     def _break_commit(self, random: random.Random) -> None:
         fault = random.choice(COMMIT_FAULTS)
-        self._break(random.choice([*self._deployment.links.values()]), fault, f"COMMIT: {shown(fault)}", is_commit)
+        self._break(random.choice(self._links), fault, f"COMMIT: {shown(fault)}", is_commit)
 
     def _terminate(self, random: random.Random) -> None:
         with suppress(psycopg.OperationalError):

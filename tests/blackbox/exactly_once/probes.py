@@ -1,4 +1,4 @@
-"""What is asked when all faults are over: twins that wait beside another key, and handlers that are cut off."""
+"""What is asked when all faults are over: twins that wait, requests that are late, handlers that are cut off."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from collections.abc import Coroutine
 from typing import Any
 
 from blackbox.exactly_once.callers import BOUND_S, HERD, Callers
-from blackbox.exactly_once.deployment import Deployment
-from blackbox.exactly_once.orders import ARMS, Arm, Kind
+from blackbox.exactly_once.connections import POOL
+from blackbox.exactly_once.deployment import Deployment, ask
+from blackbox.exactly_once.orders import LEASE_S, Arm, Kind
 
 Verdict = tuple[str, bool]
 HELD_S = 1.6
 """How long the first of the twins takes."""
 AT_ONCE_S = 1.0
 """A request beside them is answered by then."""
+LATE_S = 1.2
 OTHERS = 4
 TRIES = 3
 """A machine may stand still for a moment: only what is late every time counts."""
@@ -23,15 +25,26 @@ TRIES = 3
 
 async def ask_beside_twins(callers: Callers, deployment: Deployment) -> list[Verdict]:
     """SQLite has one writer: there everything waits for everything."""
-    arms = [arm for arm in ARMS if arm.database == "postgres"]
-    return [await _within_bound(arm, _beside_twins(callers, deployment, arm)) for arm in arms]
+    arms = [arm for arm in deployment.arms if arm.database == "postgres"]
+    probes = (_within_bound(arm, _beside_twins(callers, deployment, arm)) for arm in arms)
+    return [*await asyncio.gather(*probes)]
+
+
+async def ask_late(callers: Callers, deployment: Deployment) -> list[Verdict]:
+    """Requests that outlast the lease while their event loop stands still, and others that come then."""
+    probes = [asyncio.create_task(_within_bound(arm, _late(callers, deployment, arm))) for arm in deployment.arms]
+    await asyncio.sleep(0.5 * LEASE_S)
+    for server in deployment.servers:
+        if not server.in_threads:
+            await asyncio.to_thread(ask, server.port, "block")
+    return [*await asyncio.gather(*probes)]
 
 
 async def ask_after_cuts(callers: Callers, deployment: Deployment) -> list[Verdict]:
     """Each handler is cut off in every run; afterwards nothing may be left, without any other request."""
     return [
         await _within_bound(arm, _after_cuts(callers, deployment, arm, kind))
-        for arm in ARMS
+        for arm in deployment.arms
         for kind in (Kind.UNKNOWN, Kind.CUT_OFF)
     ]
 
@@ -56,6 +69,18 @@ async def _beside_twins(callers: Callers, deployment: Deployment, arm: Arm) -> V
         if took_s[-1] < AT_ONCE_S and all(each.said == "201" for each in asked):
             return f"{arm.name}: {took_s}", True
     return f"{arm.name}: {OTHERS} requests took {took_s} s", False
+
+
+async def _late(callers: Callers, deployment: Deployment, arm: Arm) -> Verdict:
+    """Those that come later use all connections of the pool, also one that a late request might still write on."""
+    port = deployment.ports(arm.name)[0]
+    late = asyncio.create_task(callers.ask(callers.order(arm.name, Kind.SLOW, LATE_S), port=port))
+    await asyncio.sleep(1.5 * LEASE_S)
+    for count in (2, POOL):
+        await asyncio.gather(*(callers.ask(callers.order(arm.name, Kind.PLAIN), port=port) for _ in range(count)))
+        await late
+    said = (await late).said
+    return f"{arm.name}: {said}", said == "201"
 
 
 async def _after_cuts(callers: Callers, deployment: Deployment, arm: Arm, kind: Kind) -> Verdict:

@@ -6,15 +6,19 @@ import asyncio
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from blackbox.exactly_once.callers import FINAL, Callers
 from blackbox.exactly_once.deployment import Deployment, deployed
 from blackbox.exactly_once.journal import read_journal
 from blackbox.exactly_once.judge import Evidence, findings
 from blackbox.exactly_once.nemesis import Nemesis
-from blackbox.exactly_once.orders import ARMS, CONTROL, Order
-from blackbox.exactly_once.probes import ask_after_cuts, ask_beside_twins, left_open
+from blackbox.exactly_once.orders import ARMS, CONTROL, Arm, Order
+from blackbox.exactly_once.probes import ask_after_cuts, ask_beside_twins, ask_late, left_open
+from blackbox.exactly_once.seeded import Fault
 from blackbox.run import Outcome, Profile
 
 CALLERS = {"postgres": 7, "sqlite": 3}
@@ -22,31 +26,48 @@ CALLERS = {"postgres": 7, "sqlite": 3}
 ASKERS = 12
 QUIET_S = 20.0
 """How long orders may take to end when all faults are over, on a busy machine."""
-SHORT = Profile(requests_least=600, faults_least=20, seconds_least=8, seconds_most=12)
+SHORT = Profile(requests_least=600, faults_least=20, seconds_least=6, seconds_most=20)
+SEEDED = Profile(requests_least=100, faults_least=3, seconds_least=3, seconds_most=6)
 FULL = Profile(requests_least=20_000, faults_least=200, seconds_least=120, seconds_most=900)
 
 
-def run(profile: Profile, seed: int, fault: str = "", logs: Path | None = None) -> Outcome:
-    with tempfile.TemporaryDirectory(prefix="semel-box-") as folder, deployed(Path(folder), seed, fault) as deployment:
-        started = time.monotonic()
-        callers = Callers(deployment.ports, seed)
-        nemesis = Nemesis(deployment, seed)
-        nemesis.start()
-        try:
-            asyncio.run(_traffic(callers, nemesis, profile))
-        finally:
-            nemesis.stop()
-        evidence = asyncio.run(_aftermath(callers, deployment))
-        faults = nemesis.faults + read_journal(deployment.journal)[1]
-        faults["caller left in the middle"] = callers.left
+def run(profile: Profile, seed: int, *, logs: Path | None = None) -> Outcome:
+    """All arms, all kinds of orders. `logs` is a folder for what the servers logged."""
+    with tempfile.TemporaryDirectory(prefix="semel-box-") as folder, deployed(Path(folder), seed) as deployment:
+        outcome = _play(deployment, Callers(deployment.ports, seed), profile, seed)
         if logs is not None:
             deployment.keep_logs(logs)
-        return _outcome(callers, faults, evidence, seed, time.monotonic() - started)
+        return outcome
 
 
-async def _traffic(callers: Callers, nemesis: Nemesis, profile: Profile) -> None:
+def run_seeded(fault: Fault, seed: int) -> Outcome:
+    """One arm on one server that has a fault, and orders that may meet it. The run ends when the fault is noticed."""
+    arms = [arm for arm in ARMS if arm.name == fault.arm]
+    with (
+        tempfile.TemporaryDirectory(prefix="semel-box-") as folder,
+        deployed(Path(folder), seed, arms, fault.breaks) as deployment,
+    ):
+        callers = Callers(deployment.ports, seed, fault.kinds)
+        return _play(deployment, callers, SEEDED, seed, until=fault.noticed_by)
+
+
+def _play(deployment: Deployment, callers: Callers, profile: Profile, seed: int, until: str = "") -> Outcome:
     started = time.monotonic()
-    tasks = [asyncio.create_task(callers.run(arm)) for arm in ARMS for _ in range(CALLERS[arm.database])]
+    nemesis = Nemesis(deployment, seed)
+    nemesis.start(restarting=not until)
+    try:
+        asyncio.run(_traffic(callers, deployment.arms, nemesis, profile, patient=not until))
+    finally:
+        nemesis.stop()
+    evidence = asyncio.run(_aftermath(callers, deployment, until))
+    faults = nemesis.faults + read_journal(deployment.journal)[1]
+    faults["caller left in the middle"] = callers.left
+    return _outcome(callers, faults, evidence, seed, time.monotonic() - started)
+
+
+async def _traffic(callers: Callers, arms: Sequence[Arm], nemesis: Nemesis, profile: Profile, *, patient: bool) -> None:
+    started = time.monotonic()
+    tasks = [asyncio.create_task(callers.run(arm)) for arm in arms for _ in range(CALLERS[arm.database])]
     tasks.append(asyncio.create_task(callers.run_unprotected()))
     while (passed_s := time.monotonic() - started) < profile.seconds_most and not nemesis.failed:
         enough = callers.answered >= profile.requests_least and nemesis.faults.total() >= profile.faults_least
@@ -54,28 +75,29 @@ async def _traffic(callers: Callers, nemesis: Nemesis, profile: Profile) -> None
             break
         await asyncio.sleep(0.05)
     callers.ended = True
-    await asyncio.gather(*tasks)
+    if not patient:  # a server with a fault may keep its callers waiting
+        for task in tasks:
+            task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=not patient)
 
 
-async def _aftermath(callers: Callers, deployment: Deployment) -> Evidence:
-    beside_twins = await ask_beside_twins(callers, deployment)
-    after_cuts = await ask_after_cuts(callers, deployment)
-    last = await _ask_all(callers)
-    left = await left_open(deployment, patience_s=5.0)
+async def _aftermath(callers: Callers, deployment: Deployment, until: str) -> Evidence:
+    """All faults are over. Ask what remains to be asked, or as much as it takes until an invariant is violated."""
+    evidence = _look(callers, deployment)
+    for what, ask in QUESTIONS.items():
+        if any(finding.invariant == until and finding.violations for finding in findings(evidence)):
+            break
+        answers = {what: await ask(callers, deployment)}
+        evidence = replace(evidence, **answers, rows=deployment.rows(), runs=read_journal(deployment.journal)[0])
+    return evidence
+
+
+def _look(callers: Callers, deployment: Deployment) -> Evidence:
     runs, _ = read_journal(deployment.journal)
-    return Evidence(
-        rows=deployment.rows(),
-        asked=callers.asked,
-        polled=callers.polled,
-        runs=runs,
-        last=last,
-        left_open=left,
-        beside_twins=beside_twins,
-        after_cuts=after_cuts,
-    )
+    return Evidence(deployment.rows(), callers.asked, callers.polled, runs)
 
 
-async def _ask_all(callers: Callers) -> dict[Order, str]:
+async def _ask_all(callers: Callers, _: Deployment) -> dict[Order, str]:
     waiting = [order for order in callers.orders.values() if order.arm != CONTROL]
     said: dict[Order, str] = {}
     deadline = time.monotonic() + QUIET_S
@@ -91,6 +113,16 @@ async def _ask_all(callers: Callers) -> dict[Order, str]:
 
     await asyncio.gather(*(asker() for _ in range(ASKERS)))
     return said
+
+
+QUESTIONS: Mapping[str, Callable[[Callers, Deployment], Awaitable[Any]]] = {
+    "late": ask_late,
+    "beside_twins": ask_beside_twins,
+    "after_cuts": ask_after_cuts,
+    "last": _ask_all,
+    "left_open": lambda _, deployment: left_open(deployment, patience_s=5.0),
+}
+"""By what the evidence calls their answers, in the order in which they are asked."""
 
 
 def _outcome(callers: Callers, faults: Counter[str], evidence: Evidence, seed: int, seconds: float) -> Outcome:

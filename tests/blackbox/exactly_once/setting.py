@@ -9,12 +9,15 @@ import uuid
 from itertools import count
 
 from blackbox.exactly_once.connections import CHANGE, INSERT, Values
-from blackbox.exactly_once.journal import Journal
+from blackbox.exactly_once.journal import ANSWERED, Journal
 from blackbox.exactly_once.orders import LEASE_S, RESULT_MAX, Change, Kind, Order, Write
+from blackbox.exactly_once.seeded import FAULTS
 from semel import OutcomeUnknown, Policy
 
 URLS: dict[str, str] = json.loads(os.environ["SEMEL_BOX_URLS"])
 SEED = os.environ["SEMEL_BOX_SEED"]
+if fault := os.environ["SEMEL_BOX_FAULT"]:
+    FAULTS[fault].seed()
 SECRET = "the same for every server"
 POLICY = Policy(guarantee="exactly-once", required=True, lease=LEASE_S, result_max=RESULT_MAX)
 journal = Journal(os.environ["SEMEL_BOX_JOURNAL"])
@@ -33,8 +36,9 @@ class Attempt:
         journal.note("begun", self.order.arm, self.order.key, self.run)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        journal.note("ended", self.order.arm, self.order.key, self.run)
+    def __exit__(self, raised: type[BaseException] | None, *_: object) -> None:
+        how = ANSWERED if raised is None else raised.__name__
+        journal.note("ended", self.order.arm, self.order.key, self.run, how)
 
     def fault(self, what: str) -> None:
         journal.note("fault", self.order.arm, self.order.key, self.run, f"handler {what}")
