@@ -20,6 +20,7 @@ from semel.codecs.canonical import canonical_json
 from semel.codecs.origins import Origin
 from semel.codecs.seal import FORMAT, Seal
 from semel.conditional import ETag, Malformed, refusal, tags
+from semel.core.http import Response
 from semel.core.keys import KeyMalformed, parse_key, read_key
 from semel.core.prefer import WAIT_S_MAX, respond_async
 from semel.gate import Admitted, Gate
@@ -89,7 +90,7 @@ def stored_answer(data: bytes) -> None:
         response = responses.decode(Result(responses.FORMAT, data))
     except RecordUnreadable:
         return
-    assert response is not None
+    assert isinstance(response, Response)
     assert responses.decode(responses.encode(response, ok=True)) == response
 
 
