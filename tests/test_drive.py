@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from semel.core.effects import Claim, Complete, Effect, Emit, Pause, Plan, Read, Release, Renew, Wait, do
+from semel.core.effects import Claim, Complete, Doubts, Effect, Emit, Pause, Plan, Read, Release, Renew, Wait, do
 from semel.core.records import Acquired, Key, Lease, Result
 from semel.drive import POLL_MS, adrive, async_performer, drive, ignore, performer
 from semel.errors import RecordUnreadable, StoreError, StoreMisconfigured, StoreUnavailable
@@ -206,6 +206,27 @@ def test_a_store_that_cannot_be_watched_is_asked_again_after_a_while(perform: Pe
     perform(Claim(KEY, "1.f", "owner", 30_000, 30_000, takeover=False))
     assert perform(Wait(KEY, "owner", 5)) >= 5
     assert POLL_MS <= perform(Wait(KEY, "owner", 60_000)) < 5_000
+
+
+class Unsure(MemoryStore):
+    def doubts(self, before: frozenset[str] | None) -> frozenset[str]:
+        return frozenset({"a"}) if before is None else before
+
+
+class AsyncUnsure(AsyncMemoryStore):
+    async def doubts(self, before: frozenset[str] | None) -> frozenset[str]:
+        return frozenset({"a"}) if before is None else before
+
+
+@pytest.mark.parametrize("perform", [perform_on(Unsure()), perform_on_async(AsyncUnsure())])
+def test_a_store_tells_its_doubts(perform: Perform) -> None:
+    assert perform(Doubts(None)) == {"a"}
+    assert perform(Doubts(frozenset({"b"}))) == {"b"}
+
+
+@pytest.mark.parametrize("make", [memory, async_memory])
+def test_a_store_that_has_none_is_sure(make: Callable[[], Perform]) -> None:
+    assert make()(Doubts(None)) == frozenset()
 
 
 @pytest.mark.parametrize("make", [memory, async_memory])
