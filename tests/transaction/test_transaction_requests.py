@@ -455,6 +455,43 @@ def test_a_request_that_is_still_claiming_decides_nothing(urls: Mapping[str, str
     assert effects(url, name) == 2
 
 
+def test_a_long_failure_that_was_overtaken_gets_the_other_answer(urls: Mapping[str, str]) -> None:
+    """A repeat in another process runs between the rollback of a failure and its record: its answer holds, alone."""
+    url, name = urls["postgres"], "overtaken"
+
+    async def main() -> None:
+        async with asyncpg_pool(url, 2) as (begin, write):
+
+            def front(begin: Begin, status: int, body: bytes) -> Call:
+                store: AsyncTransactionStore[Any] = AsyncTransactionStore(begin)
+
+                async def app(scope: Any, receive: Any, send: Any) -> None:
+                    await write(store.current(), f"INSERT INTO effects (name) VALUES ('{name}')")
+                    await send({"type": "http.response.start", "status": status, "headers": []})
+                    await send({"type": "http.response.body", "body": body})
+
+                protected = IdempotencyMiddleware(app, store=store, policy=POLICY, identify=lambda _: "shop")
+                return Call(httpx.AsyncClient(transport=httpx.ASGITransport(protected), base_url="http://shop"))
+
+            begun = []
+
+            @asynccontextmanager
+            async def begin_overtaken() -> AsyncIterator[Any]:
+                begun.append(1)
+                if len(begun) == 2:
+                    assert (await quick(name)).status_code == 204
+                async with begin() as connection:
+                    yield connection
+
+            quick, slow = front(begin, 204, b""), front(begin_overtaken, 409, LONG.encode() * 4)
+            async with quick.client, slow.client:
+                overtaken = await slow(name)
+                assert (overtaken.status_code, overtaken.content) == (204, b"")
+
+    asyncio.run(main())
+    assert effects(url, name) == 1
+
+
 # What the database gives up
 
 

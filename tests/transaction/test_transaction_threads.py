@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
@@ -12,11 +13,12 @@ import sqlalchemy as sa
 from flask import Flask, request
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session, sessionmaker
-from werkzeug.test import TestResponse
+from werkzeug.test import Client, TestResponse
 
 from semel import OutcomeUnknown, Policy
 from semel.flask import Idempotency
 from semel.transaction import TransactionStore
+from semel.wsgi import IdempotencyMiddleware
 from transaction.modes import Effect, effects, sqlalchemy_url
 from transaction.test_transaction_requests import DEADLOCK, LONG, SECRET, open_transactions
 
@@ -187,3 +189,37 @@ def test_a_twin_in_another_process_waits_for_longer_than_a_lease(postgres_shop: 
     assert [answer.status_code for answer in answers] == [201, 201]
     assert answers[1].headers["idempotent-replayed"] == "true"
     assert effects(urls["postgres"], "threads.twin") == 2
+
+
+def test_a_long_failure_that_was_overtaken_gets_the_other_answer(urls: Mapping[str, str]) -> None:
+    """A repeat in another process runs between the rollback of a failure and its record: its answer holds, alone."""
+    engine = sa.create_engine(sqlalchemy_url(urls["postgres"], "psycopg"), pool_size=2, max_overflow=0)
+    begin, name, begun = sessionmaker(engine).begin, "threads.overtaken", []
+
+    def front(begin: Callable[[], AbstractContextManager[Session]], status: str, body: bytes) -> Client:
+        store: TransactionStore[Session] = TransactionStore(begin)
+
+        def app(environ: Any, start_response: Any) -> list[bytes]:
+            store.current().add(Effect(name=name))
+            start_response(status, [])
+            return [body]
+
+        return Client(IdempotencyMiddleware(app, store=store, policy=POLICY, identify=lambda _: "shop"))
+
+    def call(client: Client) -> TestResponse:
+        return client.post("/pay", headers={"Idempotency-Key": name})
+
+    @contextmanager
+    def begin_overtaken() -> Iterator[Session]:
+        begun.append(1)
+        if len(begun) == 2:
+            assert call(quick).status_code == 204
+        with begin() as session:
+            yield session
+
+    quick, slow = front(begin, "204 No Content", b""), front(begin_overtaken, "409 Conflict", LONG.encode() * 4)
+    overtaken = call(slow)
+    assert (overtaken.status_code, overtaken.data) == (204, b"")
+    assert effects(urls["postgres"], name) == 1
+    assert engine.pool.checkedout() == 0, "a request has kept its connection"  # type: ignore[attr-defined]
+    engine.dispose()

@@ -18,7 +18,7 @@ from semel.asgi.execution import UNSTORABLE, Execution, Unfinished
 from semel.asgi.types import Message, Receive, Scope, Send, send_response
 from semel.codecs.responses import NotKept
 from semel.core import http
-from semel.core.decisions import Run, Settlement
+from semel.core.decisions import Run, Settlement, Superseded
 from semel.core.http import Response
 from semel.core.records import Lease
 from semel.core.tables import Ending
@@ -209,7 +209,8 @@ class TransactionExecution:
         """End the transaction, then answer. What was too large to keep is sent from where it is held."""
         settlement = await self._settle(done)
         response = self._keyed.answers.settled(settlement, done)
-        is_long = self._held.size > self._keyed.policy.result_max and not response.body
+        is_held = not isinstance(settlement, Superseded) and not response.body
+        is_long = is_held and self._held.size > self._keyed.policy.result_max
         await self._respond(response, self._held.chunks() if is_long else (response.body,))
 
     async def _respond(self, response: Response, parts: Iterable[bytes]) -> None:

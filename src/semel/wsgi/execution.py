@@ -112,7 +112,8 @@ class Execution:
 
     def _respond(self, response: Response) -> Iterable[bytes]:
         """Answer, from where the answer is held if it was too large to keep."""
-        if self._held is None or self._is_whole() or response.body:
+        instead = response.body or isinstance(self._settlement, Superseded)
+        if self._held is None or self._is_whole() or instead:
             return respond(self.exchange.start_response, response, self.close)
         self.exchange.start_response(status_line(response.status), wire_headers(response.headers))
         return Streamed(self._held.chunks(), self.close)
