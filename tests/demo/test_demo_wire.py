@@ -125,6 +125,46 @@ def test_accounts_never_meet(demo: Demo, account: str) -> None:
     assert demo.paid(account, "k") == demo.paid(other, "k") == [2500]
 
 
+@pytest.mark.parametrize("path", ["/payments", OFF, "/operator/resolve"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:1"},
+        {"Origin": "http://127.0.0.1"},
+        {"Origin": "{address}.evil.example"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site", "Origin": "{address}"},
+    ],
+    ids=str,
+)
+def test_another_site_cannot_pay(demo: Demo, account: str, path: str, headers: dict[str, str]) -> None:
+    """A page that somebody has open besides the demo could send what a form can send."""
+    given = {name: value.replace("{address}", demo.address) for name, value in headers.items()}
+    named = {"Account": account, "Idempotency-Key": "k", "Content-Type": "text/plain"}
+    refused = demo.send("POST", path, b'{"amount": 2500}', {**named, **given})
+    assert (refused.status, refused.json["title"]) == (403, "Another site may not do this")
+    assert demo.paid(account, "k") == demo.paid(account, "") == []
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Origin": "{address}"},
+        {"Sec-Fetch-Site": "same-origin"},
+        {"Sec-Fetch-Site": "same-origin", "Origin": "https://behind.a.proxy"},
+        {"Sec-Fetch-Site": "none"},
+    ],
+    ids=str,
+)
+def test_the_demo_s_own_page_and_programs_pay(demo: Demo, account: str, headers: dict[str, str]) -> None:
+    given = {name: value.replace("{address}", demo.address) for name, value in headers.items()}
+    paid = demo.send("POST", "/payments", b'{"amount": 2500}', {"Account": account, "Idempotency-Key": "k", **given})
+    assert (paid.status, demo.paid(account, "k")) == (201, [2500])
+
+
 def test_what_cannot_be_done_is_refused(demo: Demo, account: str) -> None:
     def asked(method: str, path: str, body: bytes = b"", **headers: str) -> int:
         given = {name.replace("_", "-"): value for name, value in headers.items()}

@@ -32,6 +32,17 @@ def account_of(scope: Scope) -> str | None:
     return account if ACCOUNT.fullmatch(account) else None
 
 
+def is_from_another_site(scope: Scope) -> bool:
+    """Whether a page of another site had a browser send this. A program that is no browser says nothing about it.
+
+    `Sec-Fetch-Site` is the browser's own word. Older browsers send `Origin`, which has to be where the request went to.
+    """
+    site, origin = header(scope, b"sec-fetch-site"), header(scope, b"origin")
+    if site:
+        return site not in ("same-origin", "none")
+    return bool(origin) and origin.partition("://")[2].lower() != header(scope, b"host").lower()
+
+
 async def read_body(receive: Receive) -> bytes | Response | None:
     """The body, the refusal of one that is too large, or None when the client left."""
     chunks: list[bytes] = []

@@ -13,7 +13,7 @@ from semel.core.http import WELL_KNOWN, Response
 from semel.core.policy import Policy
 from semel.demo import page
 from semel.demo.bank import Bank
-from semel.demo.messages import BODY_MAX, account_of, answer, header, read_body, refusal
+from semel.demo.messages import BODY_MAX, account_of, answer, header, is_from_another_site, read_body, refusal
 from semel.demo.openapi import document
 from semel.demo.operator import Operator
 from semel.demo.payments import CRASH, FAULT, PROTECTED, UNPROTECTED, Payments, reference_of
@@ -73,6 +73,8 @@ class Service:
         if scope["method"] not in methods:
             allowed = ", ".join(methods)
             return refusal(405, "This method is not allowed here", f"Use {allowed}.").plus((b"allow", allowed.encode()))
+        if scope["method"] == "POST" and is_from_another_site(scope):
+            return refusal(403, "Another site may not do this", "Use the demo's own page, or a program such as curl.")
         if account_of(scope) is None:
             return refusal(400, "There can be no such account", "1 to 40 letters, digits and hyphens name an account.")
         if header(scope, FAULT) not in ("", CRASH, LOSE_ANSWER):
