@@ -215,6 +215,41 @@ def test_one_service_of_many_names(upstream: Upstream, key: str) -> None:
     assert upstream.effects(key) == 1
 
 
+WELL_KNOWN = "/.well-known/idempotency"
+
+
+def test_the_policy_is_published_where_the_operator_says(gateway: GatewayServer, upstream: Upstream, key: str) -> None:
+    assert gateway.ask("GET", WELL_KNOWN).header("content-type") == "application/json"
+    with GatewayServer(upstream.port, "--publish", "/-/retries", rules="[policy]\nrequired = true") as other:
+        assert b'"retention_seconds"' in other.ask("GET", "/-/retries").body
+        assert other.ask("GET", WELL_KNOWN).status == 201, "it is the upstream's"
+        assert b'"type": "/-/retries#key-missing"' in other.post("/pay", None).body
+
+
+def test_the_policy_is_not_published(key: str) -> None:
+    """Problems do not name a page that is not there, those of the gateway's own neither."""
+    upstream = Upstream()
+    options = ("--publish", "none", "--connect-timeout", "2", "--keepalive", "0")
+    with GatewayServer(upstream.port, *options, rules="[policy]\nrequired = true") as gateway:
+        assert gateway.ask("GET", WELL_KNOWN).status == 201
+        assert upstream.asked[-1].path == WELL_KNOWN
+        refused = [gateway.post("/pay", None)]
+        assert b'"type": "urn:semel:key-missing"' in refused[0].body
+
+        def cut(_: Upstream, __: Asked, ___: socket.socket) -> None:
+            """No answer."""
+
+        upstream.behaviours["/cut"] = cut
+        refused += [gateway.post("/cut", key, key.encode()), gateway.ask("DELETE", "/cut")]
+        assert [answer.status for answer in refused[1:]] == [504, 504]
+        assert all(b'"type": "urn:semel:interrupted"' in answer.body for answer in refused[1:])
+        upstream.close()
+        until(lambda: gateway.ask("DELETE", "/gone").status == 502)
+        refused += [gateway.ask("DELETE", "/gone"), gateway.post("/gone", f"{key}-2", key.encode())]
+        assert all(b'"type": "urn:semel:unreachable"' in answer.body for answer in refused[3:])
+        assert [answer.header("link") for answer in refused] == [None] * len(refused)
+
+
 def test_what_connection_names_is_dropped_whatever_its_case() -> None:
     headers = [(b"Connection", b"Close, X-One"), (b"x-one", b"1"), (b"X-Two", b"2"), (b"Transfer-Encoding", b"chunked")]
     assert passed_on(headers) == [(b"X-Two", b"2")]

@@ -120,6 +120,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         ({"keepalive_s": -1}, "--keepalive -1: 0 for a connection"),
         ({"downstream_key": "x"}, "--downstream-key 'x': derived, caller, none"),
         ({"host": "x"}, "--host 'x': caller, upstream"),
+        ({"publish": "policy"}, "--publish 'policy': a path that starts with a slash, or none"),
         ({"head_timeout_s": 0}, "--head-timeout 0: over 0, at most a day"),
         ({"body_timeout_s": -1}, "--body-timeout -1: over 0"),
         ({"idle_timeout_s": 1e9}, "--idle-timeout 1000000000.0: over 0"),

@@ -132,7 +132,13 @@ from semel.cli.options import option
     metavar="URL",
     help="Where quotas are counted. memory:// counts in each worker for itself, redis://… for all of them.",
 )
-def gateway(**chosen: Any) -> None:
+@option(
+    "--publish",
+    default="/.well-known/idempotency",
+    metavar="PATH",
+    help="Where callers can read the policy; none does not publish it, and that path is the upstream's.",
+)
+def gateway(publish: str, **chosen: Any) -> None:
     """Put idempotency keys in front of any HTTP service.
 
     Requests with an Idempotency-Key take effect once, and repeats get the first answer. Everything else passes through.
@@ -161,7 +167,8 @@ def gateway(**chosen: Any) -> None:
 
     log_to_stderr()
     try:
-        settings = Settings(**{f"{name}_s" if f"{name}_s" in DURATIONS else name: chosen[name] for name in chosen})
+        named = {f"{name}_s" if f"{name}_s" in DURATIONS else name: value for name, value in chosen.items()}
+        settings = Settings(**named, publish=None if publish == "none" else publish)
         rules = checked(settings)
         status = asyncio.run(supervise(settings, rules))
     except (SettingsInvalid, StoreMisconfigured) as error:

@@ -32,13 +32,14 @@ class Gateway:
         on_event: OnEvent = ignore,
         upstream_max: int = CONNECTIONS_MAX,
     ) -> None:
-        self._secret = settings.secret
+        self._secret, self._publish = settings.secret, settings.publish
         self._listener = logged(on_event)
         self._forwarder = Forwarder(settings, upstream_max)
         self._protected = RuledMiddleware(
             self._forwarder,
             store=settings.store,
             identify=lambda scope: None,
+            publish=settings.publish,
             secret=settings.secret,
             on_event=on_event,
             quota_storage=settings.quota_storage,
@@ -47,7 +48,7 @@ class Gateway:
 
     def apply(self, rules: Rules) -> None:
         """A request that has begun keeps the rules it began with."""
-        gate = Gate(rules.policy, rules.rules, secret=self._secret, on_event=self._listener)
+        gate = Gate(rules.policy, rules.rules, publish=self._publish, secret=self._secret, on_event=self._listener)
         self._protected.gate = gate
         self._protected.identify = identify_by(rules.tenant, gate)
         self._forwarder.key_headers = rules.key_headers
@@ -73,7 +74,8 @@ class Gateway:
             await self._protected(read, receive, dated)
         except OutcomeUnknown as error:  # of a request without a key; a begun answer is cut by the server
             if not started:
-                await send_response(dated, http.problem("interrupted", uuid.uuid4().urn, detail=str(error)))
+                problem = http.problem("interrupted", uuid.uuid4().urn, detail=str(error), base=self._publish)
+                await send_response(dated, problem)
 
     def _closing(self, send: Send) -> Send:
         """The upstream's connections are closed last: begun work ends before."""

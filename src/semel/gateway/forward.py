@@ -70,7 +70,8 @@ class Forwarder:
         except NotSent as error:
             logger.warning("the upstream cannot be reached: %s", error)
             _give_back(operation)
-            await send_response(send, http.problem("unreachable", uuid.uuid4().urn))
+            problem = http.problem("unreachable", uuid.uuid4().urn, base=self.settings.publish)
+            await send_response(send, problem)
             return
         except Cut as error:
             if not body.left:

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Literal, get_args
 from urllib.parse import urlsplit
 
+from semel.core.http import WELL_KNOWN
+
 DownstreamKey = Literal["derived", "caller", "none"]
 Host = Literal["caller", "upstream"]
 WORKERS_MAX = 256
@@ -46,6 +48,7 @@ class Settings:
     drain_s: float = 30.0
     secret: str | None = None
     quota_storage: str = "memory://"
+    publish: str | None = WELL_KNOWN
 
     def __post_init__(self) -> None:
         if not _is_upstream(self.upstream):
@@ -68,6 +71,8 @@ class Settings:
                 raise SettingsInvalid(f"--{name.removesuffix('_s').replace('_', '-')} {value}: over 0, at most a day")
         if not 0 <= self.keepalive_s <= 86_400:
             raise SettingsInvalid(f"--keepalive {self.keepalive_s}: 0 for a connection of its own for each request")
+        if self.publish is not None and not self.publish.startswith("/"):
+            raise SettingsInvalid(f"--publish {self.publish!r}: a path that starts with a slash, or none")
         if self.body_rate < 1:
             raise SettingsInvalid(f"--body-rate {self.body_rate}: at least 1 byte a second")
         if not 1 <= self.connections_max <= CONNECTIONS_MAX:
