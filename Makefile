@@ -72,7 +72,7 @@ fuzz: $(FUZZ_READY) ## coverage-guided fuzzing of everything that reads what oth
 	@echo "==> schemathesis against the demo"
 	@PYTHONPATH=src .venv-fuzz/bin/python tests/fuzz/demo.py
 
-.PHONY: blackbox blackbox-long
+.PHONY: blackbox blackbox-long blackbox-exactly-once
 blackbox: $(READY) ## three servers, three stores, a nemesis: 40 seconds; the report is build/blackbox-report.json
 	@PYTHONPATH=tests $(BIN)/python -m servers.install
 	@PYTHONPATH=tests $(BIN)/python -m blackbox $(ARGS)
@@ -80,6 +80,10 @@ blackbox: $(READY) ## three servers, three stores, a nemesis: 40 seconds; the re
 blackbox-long: $(READY) ## the same, run after run, for HOURS (4)
 	@PYTHONPATH=tests $(BIN)/python -m servers.install
 	@PYTHONPATH=tests $(BIN)/python -m blackbox --hours $(or $(HOURS),4) $(ARGS)
+
+blackbox-exactly-once: $(READY) ## rows and record in one transaction, under fire: 20 000 requests, 200 faults (ARGS=--short, ARGS=--control)
+	@PYTHONPATH=tests $(BIN)/python -m servers.install
+	@PYTHONPATH=tests $(BIN)/python -m blackbox.exactly_once $(ARGS)
 
 .PHONY: sim sim-long spin
 sim: $(READY) ## deterministic simulation: 5 000 histories of the real code (SEMEL_SEED=n tells one of them)

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from blackbox.run import Outcome
 
-PART = re.compile(r"(<!-- black box -->\n).*?(<!-- end of black box -->)", re.DOTALL)
-
 
 def as_json(outcomes: Sequence[Outcome]) -> str:
     """All runs together, then each of them. Written again after every run, so that a long one can be looked at."""
@@ -73,6 +71,7 @@ def as_markdown(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(lines)
 
 
-def write_page(page: Path, outcomes: Sequence[Outcome]) -> None:
+def write_page(page: Path, outcomes: Sequence[Outcome], part: str = "black box") -> None:
     """Replace the part of the page that shows a run."""
-    page.write_text(PART.sub(lambda part: f"{part[1]}\n{as_markdown(outcomes)}\n\n{part[2]}", page.read_text()))
+    shown = re.compile(rf"(<!-- {part} -->\n).*?(<!-- end of {part} -->)", re.DOTALL)
+    page.write_text(shown.sub(lambda found: f"{found[1]}\n{as_markdown(outcomes)}\n\n{found[2]}", page.read_text()))

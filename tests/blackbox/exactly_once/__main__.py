@@ -13,7 +13,7 @@ from pathlib import Path
 from blackbox.__main__ import summary
 from blackbox.exactly_once.run import FULL, SHORT, run, run_seeded
 from blackbox.exactly_once.seeded import FAULTS
-from blackbox.report import as_json, as_markdown
+from blackbox.report import as_json, as_markdown, write_page
 
 
 def main() -> int:
@@ -26,6 +26,7 @@ def main() -> int:
     parser.add_argument(
         "--report", type=Path, default=Path("build/blackbox-exactly-once.json"), help="where to write the report"
     )
+    parser.add_argument("--page", type=Path, help="a page of the docs whose part about this is renewed")
     given = parser.parse_args()
     if given.control:
         return control(given.seed)
@@ -35,6 +36,8 @@ def main() -> int:
     outcome = run(profile, given.seed, logs=given.logs)
     given.report.parent.mkdir(parents=True, exist_ok=True)
     given.report.write_text(as_json([outcome]))
+    if given.page is not None:
+        write_page(given.page, [outcome], "black box of exactly-once")
     print(summary(outcome), as_markdown([outcome]), f"\nThe whole report is in {given.report}.", sep="\n")
     return int(outcome.void or bool(outcome.violations))
 
