@@ -147,7 +147,7 @@ def django(way: type[ByWsgi] | type[ByAsgi]) -> Callable[[str], Ask]:
 
         def pay(request: Any) -> HttpResponse:
             effects.append(request.path)
-            return HttpResponse("paid")
+            return HttpResponse(b"paid")
 
         view = csrf_exempt(pay)
         urls = type("Urls", (), {"urlpatterns": [re_path(f"(?i)^/?{route.strip('/')}/*$", view)]})

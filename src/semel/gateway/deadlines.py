@@ -68,7 +68,7 @@ class TimedProtocol(StrictProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.flow = MeasuredFlow(transport, self)
+        self.flow = MeasuredFlow(transport, self)  # pyright: ignore[reportIncompatibleVariableOverride]
         most = self._others.callers_max
         if len(self.connections) > most and not self._others.make_room(self.loop.time()):
             self._refuse(Refused(FULL.format(most), 503))
