@@ -49,6 +49,7 @@ class Settings(TypedDict, total=False):
     on_event: OnEvent
     quota_storage: str
     waiters_max: int
+    detached_max: int
 
 
 class Idempotency:

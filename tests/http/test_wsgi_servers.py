@@ -33,11 +33,14 @@ class Server:
         self.ledger = folder / "ledger"
         self.log = folder / "log"
 
-    def post(self, body: bytes | Iterator[bytes], key: str = "k", path: str = "/pay") -> Reply:
+    def post(self, body: bytes | Iterator[bytes], key: str = "k", path: str = "/pay", **headers: str) -> Reply:
         """Chunked when the body is an iterator."""
+        return self.ask("POST", path, body, {"Idempotency-Key": key, **headers})
+
+    def ask(self, method: str, path: str, body: bytes | Iterator[bytes], headers: dict[str, str]) -> Reply:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=10)
         try:
-            connection.request("POST", path, body, {"Idempotency-Key": key})
+            connection.request(method, path, body, headers)
             answer = connection.getresponse()
             moment = ("date", "server", "connection", "idempotent-replayed")
             return answer.status, [each for each in answer.getheaders() if each[0].lower() not in moment], answer.read()
@@ -125,6 +128,20 @@ def test_the_same_answer_on_the_wire(server: Server) -> None:
     assert [value for name, value in first[1] if name == "X-A"] == ["1", "2"]
     assert server.post(b"six")[0] == 422
     assert server.effects == [b"five"]
+
+
+def test_work_goes_on_after_the_server_has_ended_the_request(server: Server) -> None:
+    status, headers, _ = server.post(b"slow", Prefer="respond-async")
+    assert status == 202
+    place = next(value for name, value in headers if name.lower() == "location")
+    assert server.ask("GET", place, b"", {})[0] == 202
+    assert server.post(b"other", key="other")[0] == 201, "its thread serves others meanwhile"
+    Path(f"{server.ledger}.go").touch()
+    until(lambda: server.ask("GET", place, b"", {})[0] != 202)
+    done = server.ask("GET", place, b"", {})
+    assert (done[0], done[2]) == (201, b"k slow")
+    assert server.post(b"slow") == done
+    assert sorted(server.effects) == [b"other", b"slow"]
 
 
 def test_what_the_work_raises_is_answered_and_reaches_the_log_once(server: Server) -> None:

@@ -1,6 +1,7 @@
 """A WSGI application for real servers: `/pay` does what its body says, and each effect is a line in the ledger file."""
 
 import os
+import time
 from collections.abc import Iterable
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
@@ -13,6 +14,9 @@ def pay(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[byt
     body: bytes = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 10_000))
     with open(environ["ledger"], "ab", buffering=0) as ledger:
         ledger.write(body[:20] + b"\n")
+    if body == b"slow":  # until the test says so, by a file beside the ledger
+        while not os.path.exists(f"{environ['ledger']}.go"):
+            time.sleep(0.01)
     if body == b"boom":
         raise RuntimeError("boom")
     operation = current_operation()
@@ -26,7 +30,9 @@ def build(store: str, ledger: str) -> WSGIApplication:
         environ["ledger"] = ledger
         return pay(environ, start_response)
 
-    return IdempotencyMiddleware(app, store=store, identify=lambda environ: "me", policy=Policy(body_max=1000))
+    return IdempotencyMiddleware(
+        app, store=store, identify=lambda environ: "me", policy=Policy(body_max=1000), secret="s", detached_max=4
+    )
 
 
 if "SEMEL_TEST_LEDGER" in os.environ:

@@ -111,7 +111,10 @@ class Exchange:
         begun = drive(keyed.begin(), self.perform)
         match begun:
             case Run(lease):
-                return Execution(self, keyed, lease).run()
+                execution = Execution(self, keyed, lease)
+                accept_s = keyed.accept_s
+                detached = None if accept_s is None else self.front.detached.serve(execution, accept_s)
+                return execution.run() if detached is None else detached
             case Unprotected(lease):
                 return self._run_open(Operation(lease))
             case Answered(response):

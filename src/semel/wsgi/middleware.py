@@ -27,6 +27,7 @@ from semel.published import published
 from semel.quota import DEFAULT_STORAGE, Quotas, counting
 from semel.store import Store, TransactionSource
 from semel.wsgi.answers import respond, start_undirected
+from semel.wsgi.detached import DetachedWork
 from semel.wsgi.exchange import Exchange
 from semel.wsgi.request import headers_of, path_of, root_of
 
@@ -39,8 +40,9 @@ class IdempotencyMiddleware:
     """Makes retries of the wrapped application's unsafe methods safe.
 
     `store` is a store or a URL; `policy` applies where no rule does; `identify` maps a request's environ to a tenant.
-    `secret` keys the stored fingerprints and the links of accepted operations: give the same one to every process. A
-    first request always runs while its caller waits; `Prefer: respond-async` and `in_flight="accept"` are for repeats.
+    `secret` keys the stored fingerprints and the links of accepted operations: give the same one to every process.
+    `detached_max` lets so many first requests of a process that prefer it (`Prefer: respond-async`) run on in threads
+    after their callers were answered with 202. By default their callers wait for them; repeats get their 202 anyway.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class IdempotencyMiddleware:
         on_event: OnEvent = ignore,
         quota_storage: str = DEFAULT_STORAGE,
         waiters_max: int = WAITERS_MAX,
+        detached_max: int = 0,
     ) -> None:
         self.app = app
         listener = logged(on_event)
@@ -84,6 +87,7 @@ class IdempotencyMiddleware:
         self.keeper = Keeper(self.store, listener)
         self.background = Background()
         self.waiters = Waiters(waiters_max)
+        self.detached = DetachedWork(detached_max)
         if identify is None:
             logger.warning(
                 self.gate.unidentified(
@@ -129,7 +133,10 @@ class IdempotencyMiddleware:
         self.background.do(lambda: drive(abandon(lease), self.perform))
 
     def close(self) -> None:
-        """Close the store if it is ours: for a server that says when a process ends, which WSGI does not."""
+        """Let begun work end, then close the store if it is ours: for a server that says when a process ends, which
+        WSGI does not.
+        """
+        self.detached.drain()
         if self.owns_store:
             self.store.close()
 

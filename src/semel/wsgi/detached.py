@@ -1,0 +1,221 @@
+"""Work that goes on after its caller was answered with 202: `Prefer: respond-async` for a first request.
+
+A WSGI server's thread has to return the answer, so the application runs in a thread of ours meanwhile. If it ends in
+time, its answer is that of the request, as if nothing had been asked for. Otherwise the caller gets 202 and the link to
+its result, the server ends the request, and the work goes on with a copy of the environ.
+
+This is a choice (`detached_max=`), because nobody but the application's author knows whether it may run in another
+thread than the server's.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import copy_context
+from itertools import chain
+from tempfile import SpooledTemporaryFile
+from typing import TYPE_CHECKING
+from wsgiref.types import StartResponse, WSGIEnvironment
+
+from semel.stores.local import PerProcess
+from semel.tasks import DRAIN_S
+from semel.wsgi.answers import ExcInfo, Streamed, WireHeaders, respond
+
+if TYPE_CHECKING:
+    from semel.wsgi.execution import Execution
+
+logger = logging.getLogger("semel")
+WRITTEN_MAX = 1_048_576
+"""More than this of what an application writes with `write()` waits for its caller in a file."""
+READ_SIZE = 65_536
+SOCKETS = ("gunicorn.socket", "werkzeug.socket", "uwsgi.fd")
+"""What belongs to the connection, which is not the work's any more."""
+
+
+def detach_environ(environ: WSGIEnvironment) -> WSGIEnvironment:
+    """What stays true of an environ when the server has ended the request. Its body must be in memory already."""
+    kept = {name: value for name, value in environ.items() if name not in SOCKETS}
+    # Some servers close theirs with the request.
+    return kept | {"wsgi.errors": sys.stderr, "wsgi.multithread": True}
+
+
+class DetachedWork:
+    """The operations of one middleware that run in threads of their own: a bounded number in each process."""
+
+    def __init__(self, count_max: int) -> None:
+        if type(count_max) is not int or count_max < 0:
+            raise ValueError(f"detached_max must be 0 or a number of operations, not {count_max!r}")
+        self._count_max = count_max
+        self._running = PerProcess(Running)
+
+    def serve(self, execution: Execution, accept_s: float) -> Iterable[bytes] | None:
+        """Answer within `accept_s`: with the work's own answer, or with 202.
+
+        None when nothing was begun, and the server's thread has to run the work: it is not chosen, as many run as may,
+        or the work is one transaction, which belongs to one thread.
+        """
+        if self._count_max == 0 or execution.transaction is not None:
+            return None
+        exchange = execution.exchange
+        start_response, environ = exchange.start_response, detach_environ(exchange.environ)
+
+        def work(start: StartDetached) -> Iterable[bytes]:
+            exchange.start_response, exchange.environ = start, environ
+            return execution.run()
+
+        detached = self._begin(Detached(work, self._running.get()))
+        if detached is None:
+            return None
+        if detached.has_ended(accept_s):
+            return detached.take(start_response)
+        return respond(start_response, execution.keyed.accepted())
+
+    def _begin(self, detached: Detached) -> Detached | None:
+        running = self._running.get()
+        if not running.enter(self._count_max):
+            return None
+        thread = threading.Thread(target=copy_context().run, args=(detached.run,), name="semel-detached", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the system gives no more of them
+            running.leave()
+            return None
+        return detached
+
+    def drain(self, timeout_s: float = DRAIN_S) -> None:
+        """Let begun work end, within a bound."""
+        if self._count_max:
+            self._running.get().drain(timeout_s)
+
+
+class Running:
+    """How many operations run in one process. It waits for them when the interpreter ends."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._changed = threading.Condition()
+        atexit.register(self.drain)
+
+    def enter(self, count_max: int) -> bool:
+        with self._changed:
+            if self._count >= count_max:
+                return False
+            self._count += 1
+            return True
+
+    def leave(self) -> None:
+        with self._changed:
+            self._count -= 1
+            self._changed.notify_all()
+
+    def drain(self, timeout_s: float = DRAIN_S) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._count == 0, timeout_s)
+            if self._count:
+                logger.error(
+                    "%d operations were cut off because the process ends: their outcome is unknown", self._count
+                )
+
+
+class StartDetached:
+    """A `start_response` that keeps what it is told, until it is known whether the caller still waits."""
+
+    def __init__(self) -> None:
+        self.status = ""
+        self.headers: WireHeaders = []
+        self._written = SpooledTemporaryFile[bytes](WRITTEN_MAX)
+
+    def __call__(self, status: str, headers: WireHeaders, exc_info: ExcInfo = None, /) -> Callable[[bytes], object]:
+        self.status, self.headers = status, headers
+        return self._written.write
+
+    def has_written(self) -> bool:
+        return self._written.tell() > 0
+
+    def written(self) -> Iterator[bytes]:
+        """What the application wrote, before what it returned."""
+        self._written.seek(0)
+        while part := self._written.read(READ_SIZE):
+            yield part
+
+    def close(self) -> None:
+        self._written.close()
+
+
+class Detached:
+    """One operation in a thread of its own. Either the server's thread takes its answer, or the answer ends here."""
+
+    def __init__(self, work: Callable[[StartDetached], Iterable[bytes]], running: Running) -> None:
+        self._work = work
+        self._running = running
+        self._start = StartDetached()
+        self._answer: Iterable[bytes] | None = None
+        self._error: BaseException | None = None
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._caller_left = False
+
+    def run(self) -> None:
+        """The thread's own part."""
+        try:
+            answer: Iterable[bytes] | None = None
+            error: BaseException | None = None
+            try:
+                answer = self._work(self._start)
+            except BaseException as raised:
+                error = raised
+            with self._lock:
+                self._answer, self._error = answer, error
+                self._ended.set()
+                if not self._caller_left:
+                    return
+            self._finish()
+        finally:
+            self._running.leave()
+
+    def has_ended(self, wait_s: float) -> bool:
+        """Wait for the answer. If this says no, the caller is answered otherwise, and `take` must not be called."""
+        self._ended.wait(wait_s)
+        with self._lock:
+            self._caller_left = not self._ended.is_set()
+            return not self._caller_left
+
+    def take(self, start_response: StartResponse) -> Iterable[bytes]:
+        """The answer, for the server's thread: from here on it is as if the work had run there."""
+        if self._error is not None:
+            raise self._error
+        assert self._answer is not None
+        answer, start = self._answer, self._start
+        start_response(start.status, start.headers)
+        if not start.has_written():
+            start.close()
+            return answer
+        close: Callable[[], None] | None = getattr(answer, "close", None)
+
+        def close_both() -> None:
+            start.close()
+            if close is not None:
+                close()
+
+        return Streamed(chain(start.written(), answer), close_both)
+
+    def _finish(self) -> None:
+        """The caller has its 202, and the result is stored: take the rest of the answer, and report what went wrong."""
+        try:
+            if self._error is not None:
+                raise self._error
+            assert self._answer is not None
+            try:
+                for _ in self._answer:
+                    pass
+            finally:
+                if (close := getattr(self._answer, "close", None)) is not None:
+                    close()
+        except BaseException:
+            logger.exception("an operation whose caller was answered with 202 raised")
+        finally:
+            self._start.close()
