@@ -1,5 +1,6 @@
 """Databases that a test gives Django, under aliases of their own: threads that outlive a test keep connections."""
 
+import asyncio
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -7,6 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from uuid import uuid4
 
+from asgiref.sync import sync_to_async
 from django.db import connections
 
 Database = dict[str, object]
@@ -35,9 +37,25 @@ def add(alias: str, database: Database) -> None:
         connections.settings[alias] = connections.configure_settings({"default": database})["default"]
 
 
+def close_everywhere(alias: str) -> None:
+    """Close the connection of this thread, and that of the one thread in which asgiref calls what may block.
+
+    It has a connection for every alias, and outlives all tests. Within a request there is another one, which ends.
+    """
+
+    def close() -> None:
+        connections[alias].close()  # each thread finds its own
+
+    async def close_there() -> None:
+        await sync_to_async(close)()
+
+    close()
+    asyncio.run(close_there())
+
+
 def remove(alias: str) -> None:
     if alias in connections.settings:
-        connections[alias].close()
+        close_everywhere(alias)
         del connections.settings[alias]
 
 

@@ -65,7 +65,7 @@ class PostgresServer(Server, Postgres):
             "listen_addresses=127.0.0.1",
             f"port={self.port}",
             f"unix_socket_directories={self.folder}",
-            "max_connections=400",
+            "max_connections=200",
             *self.settings,
         )
         return [self._program, "-D", self.folder / "data", *(f"--{setting}" for setting in settings)]

@@ -41,8 +41,8 @@ class Lender:
 
     def run(self, script: Script[T], *, alone: bool = False, hand_back: bool = False) -> T:
         """Run `script`, in one transaction if `alone`; `hand_back` closes a connection that only this call needed."""
+        was_open = self._django_s().connection is not None  # before it is asked anything, which opens it
         connection = self._connection()
-        was_open = connection.connection is not None
         with self._errors(connection):
             try:
                 self._check(connection)

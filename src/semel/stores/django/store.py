@@ -9,6 +9,7 @@ from typing import TypeVar
 from semel.core.effects import Effect, Read, Renew
 from semel.store import Clock, Counts, Filter, Migration, Page
 from semel.stores.django.connect import Lender
+from semel.stores.django.requests import is_over
 from semel.stores.faces import Face
 from semel.stores.sql import migrations
 
@@ -68,5 +69,5 @@ class DjangoStore(Face):
 
 
 def _outside_of_requests(call: Effect[T]) -> bool:
-    """Whether the thread is one of ours, for which Django closes no connections."""
-    return isinstance(call, Renew) or threading.current_thread().name.startswith("semel-")
+    """Whether Django closes no connection afterwards: the thread is one of ours, or the request is over."""
+    return isinstance(call, Renew) or threading.current_thread().name.startswith("semel-") or is_over()
