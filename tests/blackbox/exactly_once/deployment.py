@@ -67,7 +67,7 @@ class PaymentServer(Server):
 
 def ask(port: int, path: str) -> dict[str, int]:
     """What a server says about its pools; for `block` its event loop stands still first."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     with closing(connection):
         connection.request("GET", f"/{path}")
         told: dict[str, int] = json.loads(connection.getresponse().read())

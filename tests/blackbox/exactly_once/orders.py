@@ -41,6 +41,11 @@ ARMS = (
 )
 
 
+def database_of(name: str) -> str:
+    """Of an arm; the control is on PostgreSQL."""
+    return next((arm.database for arm in ARMS if arm.name == name), "postgres")
+
+
 class Kind(enum.StrEnum):
     """What is special about an order."""
 

@@ -11,22 +11,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from blackbox.exactly_once.callers import FINAL, Callers
+from blackbox.exactly_once.callers import FINAL, LEFT, Callers
 from blackbox.exactly_once.deployment import Deployment, deployed
 from blackbox.exactly_once.journal import read_journal
 from blackbox.exactly_once.judge import Evidence, findings
 from blackbox.exactly_once.nemesis import Nemesis
 from blackbox.exactly_once.orders import ARMS, CONTROL, Arm, Order
-from blackbox.exactly_once.probes import ask_after_cuts, ask_beside_twins, ask_late, left_open
+from blackbox.exactly_once.probes import ask_after_cuts, ask_beside_twins, ask_late, left_open, use_connections
 from blackbox.exactly_once.seeded import Fault
 from blackbox.run import Outcome, Profile
 
 CALLERS = {"postgres": 7, "sqlite": 3}
 """Of each arm: SQLite has one writer."""
 ASKERS = 12
+CONTROL_LEFT = 5
+"""Callers of the control that left: their repeats make the duplicates without which a run is void."""
 QUIET_S = 20.0
-"""How long orders may take to end when all faults are over, on a busy machine."""
-SHORT = Profile(requests_least=600, faults_least=20, seconds_least=6, seconds_most=20)
+"""How long an order may take to end when all faults are over, on a busy machine."""
+WITHOUT_END_MAX = 20
+"""So many orders that do not end are enough: the others are then asked for once."""
+SHORT = Profile(requests_least=600, faults_least=20, seconds_least=6, seconds_most=60)
 SEEDED = Profile(requests_least=100, faults_least=3, seconds_least=3, seconds_most=6)
 FULL = Profile(requests_least=20_000, faults_least=200, seconds_least=120, seconds_most=900)
 
@@ -71,7 +75,8 @@ async def _traffic(callers: Callers, arms: Sequence[Arm], nemesis: Nemesis, prof
     tasks.append(asyncio.create_task(callers.run_unprotected()))
     while (passed_s := time.monotonic() - started) < profile.seconds_most and not nemesis.failed:
         enough = callers.answered >= profile.requests_least and nemesis.faults.total() >= profile.faults_least
-        if enough and nemesis.went_around and passed_s >= profile.seconds_least:
+        lost = callers.said[CONTROL][LEFT] >= CONTROL_LEFT
+        if enough and lost and nemesis.went_around and passed_s >= profile.seconds_least:
             break
         await asyncio.sleep(0.05)
     callers.ended = True
@@ -83,6 +88,8 @@ async def _traffic(callers: Callers, arms: Sequence[Arm], nemesis: Nemesis, prof
 
 async def _aftermath(callers: Callers, deployment: Deployment, until: str) -> Evidence:
     """All faults are over. Ask what remains to be asked, or as much as it takes until an invariant is violated."""
+    await left_open(deployment, QUIET_S)  # servers still run what their callers have left
+    await use_connections(callers, deployment)
     evidence = _look(callers, deployment)
     for what, ask in QUESTIONS.items():
         if any(finding.invariant == until and finding.violations for finding in findings(evidence)):
@@ -98,18 +105,21 @@ def _look(callers: Callers, deployment: Deployment) -> Evidence:
 
 
 async def _ask_all(callers: Callers, _: Deployment) -> dict[Order, str]:
+    """Repeat each order until it ends: some handlers give up in every second run. Patience with many ends early."""
     waiting = [order for order in callers.orders.values() if order.arm != CONTROL]
     said: dict[Order, str] = {}
-    deadline = time.monotonic() + QUIET_S
+    without_end: set[Order] = set()
 
     async def asker() -> None:
         while waiting:
             order = waiting.pop()
-            while True:
-                said[order] = (await callers.ask(order)).said
-                if said[order] in FINAL or time.monotonic() > deadline:
+            deadline = time.monotonic() + QUIET_S
+            while (end := (await callers.ask(order)).said) not in FINAL:
+                if time.monotonic() > deadline or len(without_end) >= WITHOUT_END_MAX:
+                    without_end.add(order)
                     break
                 await asyncio.sleep(0.05)
+            said[order] = end
 
     await asyncio.gather(*(asker() for _ in range(ASKERS)))
     return said
