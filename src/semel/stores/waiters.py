@@ -99,12 +99,16 @@ class Change:
             self._sleeper.set_result(None)
 
 
+Changes = dict[Change, None]
+"""In the order in which they came, and are woken."""
+
+
 class Registered:
     """A change among those of its key, while it is waited for. A class and no generator: the way out is short."""
 
     __slots__ = ("_all", "_change", "_key", "_these")
 
-    def __init__(self, everybody: dict[Key, set[Change]], key: Key, these: set[Change], change: Change) -> None:
+    def __init__(self, everybody: dict[Key, Changes], key: Key, these: Changes, change: Change) -> None:
         self._all = everybody
         self._key = key
         self._these = these
@@ -114,7 +118,7 @@ class Registered:
         return self._change
 
     def __exit__(self, *_: object) -> None:
-        self._these.discard(self._change)
+        self._these.pop(self._change, None)
         if not self._these:
             self._all.pop(self._key, None)
 
@@ -123,12 +127,12 @@ class AsyncWaiters:
     """For tasks of one event loop."""
 
     def __init__(self) -> None:
-        self._changes: dict[Key, set[Change]] = {}
+        self._changes: dict[Key, Changes] = {}
 
     def registered(self, key: Key) -> Registered:
         change = Change()
-        changes = self._changes.setdefault(key, set())
-        changes.add(change)
+        changes = self._changes.setdefault(key, {})
+        changes[change] = None
         return Registered(self._changes, key, changes, change)
 
     def wake(self, key: Key) -> None:
