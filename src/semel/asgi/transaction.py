@@ -1,8 +1,9 @@
-"""The work of one keyed request under exactly-once: one task begins its transaction, runs, commits, and then answers.
+"""The work of one keyed request under exactly-once: one task begins its transaction, commits, and then answers.
 
-That task alone uses the connection, and ends the transaction whatever happens to it. Nothing is settled before the
-answer is whole, and nothing is sent before the transaction has ended. A task that is cancelled in the middle of its
-commit simply ends: whether the commit went through is for the repeat to find out.
+The application runs in a second task, which the first one waits for: frameworks cancel what they run (a timeout, a
+caller who left), and that must not reach a commit. The first task alone ends the transaction, whatever happens to it.
+Nothing is settled before the answer is whole, and nothing is sent before the transaction has ended. A first task that
+is cancelled in the middle of its commit simply ends: whether the commit went through is for the repeat to find out.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ from semel.tasks import report
 if TYPE_CHECKING:
     from semel.asgi.middleware import IdempotencyMiddleware
     from semel.transaction.http import AsyncRequestTransaction
+
+RAISING_S = 0.1
+"""How long an answer of 500 and above waits for the exception that it may stand for."""
 
 
 class Stage(Enum):
@@ -64,14 +68,16 @@ class TransactionExecution:
         self._send = send
         self._caller_left = False
         self._answering = False
-        self._began: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._answered = asyncio.Event()
-        # The answer, as the application gives it.
+        loop = asyncio.get_running_loop()
+        self._began: asyncio.Future[None] = loop.create_future()
+        # The answer, as the application gives it. `_over` says that it was sent, or that nothing will be.
         self._stage = Stage.COLLECTING
+        self._whole: asyncio.Future[None] = loop.create_future()
+        self._over = asyncio.Event()
+        self._refusal: Exception | None = None
         self._status = 0
         self._headers: http.Headers = ()
         self._held = HeldBody(transaction.held_max)
-        self._pending: Ended | None = None
 
     async def outlive_caller(self) -> None:
         """Run in a task that goes on when the caller leaves."""
@@ -124,25 +130,52 @@ class TransactionExecution:
         if extensions := self._scope.get("extensions"):
             kept = {name: value for name, value in extensions.items() if name not in UNSTORABLE}
             self._scope["extensions"] = kept
-        enter(self._operation)
+        app = asyncio.create_task(self._run_app())
         try:
-            await self._front.app(self._scope, self._replay_body, self._take)
-        except BaseException as error:
-            await self._raised(error)
-            if not isinstance(error, NotExecuted | OutcomeUnknown):
-                raise
+            await self._settle_with(app)
+            self._over.set()
+            await app
+        except (NotExecuted, OutcomeUnknown):
             return
-        if self._pending is not None and self._stage is Stage.WHOLE:
-            await self._finish(self._pending)
-        elif self._stage is Stage.COLLECTING:
+        finally:
+            await _stop(app)
+
+    async def _run_app(self) -> None:
+        enter(self._operation)
+        await self._front.app(self._scope, self._replay_body, self._take)
+
+    async def _settle_with(self, app: asyncio.Task[None]) -> None:
+        """Wait until the application has answered or ended, then end the transaction and answer."""
+        await asyncio.wait({app, self._whole}, return_when=asyncio.FIRST_COMPLETED)
+        if self._status >= 500:  # frameworks answer 500 for an exception and then let it go on
+            await asyncio.wait({app}, timeout=RAISING_S)
+        error = _error_of(app)
+        if error is not None and (self._status >= 500 or self._stage is Stage.COLLECTING):
+            await self._raised(error)
+        elif self._stage is Stage.WHOLE:
+            await self._finish_whole()
+        else:
             await self._finish(self._keyed.raised())
             which = f"{self._scope['method']} {self._scope['path']}"
             raise Unfinished(f"the application returned with its answer to {which} unfinished")
 
+    async def _finish_whole(self) -> None:
+        """The answer is whole. What is wrong with it is raised by the application's `send`, after the settlement."""
+        try:
+            try:
+                if self._status < 400:
+                    await self._transaction.flush()
+                done = self._judge()
+            except Exception as error:
+                self._refusal = error
+                await self._raised(error)
+            else:
+                await self._finish(done)
+        except Exception as error:  # the server's own `send` failed
+            self._refusal = error
+
     async def _raised(self, error: BaseException) -> None:
-        """The application raised. If its answer is settled already, that stands."""
-        if self._stage is Stage.SETTLED:
-            return
+        """The application raised."""
         undone = self._operation.nothing_was_done or isinstance(error, tuple(self._keyed.policy.release_exceptions))
         if self._keyed.answers.declared(error) is None and (undone or not isinstance(error, Exception)):
             ending = Ending.NOTHING_DONE if isinstance(error, Exception) else Ending.INTERRUPTED
@@ -157,7 +190,7 @@ class TransactionExecution:
         if self._body is not None:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
-        await self._answered.wait()
+        await self._over.wait()
         with Outside():
             return await self._receive()
 
@@ -179,18 +212,13 @@ class TransactionExecution:
                 await self._complete_answer()
 
     async def _complete_answer(self) -> None:
-        """Frameworks answer 500 for an exception and then let it go on, so such an answer waits for that."""
+        """Let the answer be settled, and return when it was sent. One of 500 and above waits for nothing."""
         self._stage = Stage.WHOLE
-        self._answered.set()
-        try:
-            if self._status < 400:
-                await self._transaction.flush()
-            self._pending = self._judge()
-        except Exception as error:
-            self._pending = self._keyed.raised(error)  # for an application that catches this and returns
-            raise
+        self._whole.set_result(None)
         if self._status < 500:
-            await self._finish(self._pending)
+            await self._over.wait()
+        if self._refusal is not None:
+            raise self._refusal
 
     def _judge(self) -> Ended:
         too_large = self._held.size > self._keyed.policy.result_max
@@ -227,3 +255,17 @@ class TransactionExecution:
                     await self._send({"type": "http.response.body", "body": before, "more_body": True})
                 before = part
             await self._send({"type": "http.response.body", "body": before or b"", "more_body": False})
+
+
+def _error_of(app: asyncio.Task[None]) -> BaseException | None:
+    """What the application raised, if it has ended and did."""
+    if app.cancelled():
+        return asyncio.CancelledError()
+    return app.exception() if app.done() else None
+
+
+async def _stop(app: asyncio.Task[None]) -> None:
+    """The application must not use the connection any more when its transaction is rolled back."""
+    if not app.done():
+        app.cancel()
+        await asyncio.wait({app})

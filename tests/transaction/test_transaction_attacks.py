@@ -1,0 +1,246 @@
+"""Exactly-once over ASGI against what frameworks and servers do to a handler: cancel, swallow, linger, fill the disk.
+
+Effects are the rows that a fresh connection sees.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+from quart import Quart
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from semel import Policy
+from semel.asgi import IdempotencyMiddleware
+from semel.transaction import AsyncTransactionStore
+from transaction.modes import effects
+from transaction.test_transaction_requests import POOLS, SECRET, each_pool, on_postgres, open_transactions, url_for
+
+POLICY = Policy(guarantee="exactly-once", required=True, result_max=1000)
+App = Callable[[Any, Any, Any], Awaitable[None]]
+Handler = Callable[["Shop", Request], Awaitable[Response]]
+SLOW_COMMIT = """
+CREATE FUNCTION linger() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.3); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER linger AFTER INSERT ON effects DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW WHEN (NEW.name LIKE 'slow.%') EXECUTE FUNCTION linger()
+"""
+
+
+class Shop:
+    """An application behind the middleware, and a client of it."""
+
+    def __init__(self, store: AsyncTransactionStore[Any], write: Callable[[Any, str], Any]) -> None:
+        self.store = store
+        self._write = write
+        self.front: Any = None
+        self.client: Any = None
+        self.runs = 0
+        self.go_on = asyncio.Event()
+
+    async def execute(self, sql: str) -> None:
+        await self._write(self.store.current(), sql)
+
+    async def write(self, name: str) -> None:
+        self.runs += 1
+        await self.execute(f"INSERT INTO effects (name) VALUES ('{name}')")
+
+    def serve(self, app: App) -> Shop:
+        self.front = IdempotencyMiddleware(
+            app, store=self.store, policy=POLICY, secret=SECRET, identify=lambda _: "shop"
+        )
+        self.client = httpx.AsyncClient(
+            transport=httpx.ASGITransport(self.front, raise_app_exceptions=False), base_url="http://shop"
+        )
+        return self
+
+    def handle(self, handler: Handler) -> Shop:
+        async def pay(request: Request) -> Response:
+            return await handler(self, request)
+
+        return self.serve(Starlette(routes=[Route("/pay", pay, methods=["POST"])]))
+
+    async def call(self, name: str, **headers: str) -> httpx.Response:
+        async with asyncio.timeout(30):
+            answer: httpx.Response = await self.client.post("/pay", headers={"Idempotency-Key": name, **headers})
+        return answer
+
+
+@asynccontextmanager
+async def shop(kind: str, urls: Mapping[str, str], size: int = 2, **options: Any) -> AsyncIterator[Shop]:
+    async with POOLS[kind](url_for(kind, urls), size) as (begin, write):
+        made = Shop(AsyncTransactionStore(begin, **options), write)
+        yield made
+        await made.front.tasks.drain()
+        assert not made.store._twins.get().keys._claims, "a key is still open"
+    if kind != "sqlite":
+        assert open_transactions(urls["postgres"]) == 0
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not is_so():
+            await asyncio.sleep(0.005)
+
+
+# The end of a transaction is not the application's to cut off
+
+
+@each_pool
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_streamed_answer_of_an_accepted_request_is_committed(kind: str, size: int, urls: Mapping[str, str]) -> None:
+    """A server says `http.disconnect` after the 202, and Starlette then cancels the task that streams the answer."""
+    url, name = url_for(kind, urls), f"streamed.{kind}.{size}"
+
+    async def pay(self: Shop, request: Request) -> Response:
+        await self.write(name)
+        await self.go_on.wait()
+
+        async def parts() -> AsyncIterator[str]:
+            yield "paid"
+
+        return StreamingResponse(parts(), 201)
+
+    async def main() -> None:
+        async with shop(kind, urls, size) as service:
+            accepted = await service.handle(pay).call(name, Prefer="respond-async")
+            assert accepted.status_code == 202
+            service.go_on.set()
+            await service.front.tasks.drain()
+            told = await service.client.get(accepted.headers["location"])
+            assert (told.status_code, told.text) == (201, "paid")
+
+    asyncio.run(main())
+    assert effects(url, name) == 1
+
+
+@each_pool
+def test_an_accepted_request_of_quart_is_committed(kind: str, urls: Mapping[str, str]) -> None:
+    """Quart cancels its handler when the server says `http.disconnect`."""
+    url, name = url_for(kind, urls), f"quart.{kind}"
+
+    async def main() -> None:
+        async with shop(kind, urls, 1) as service:
+            app = Quart("shop")
+
+            @app.post("/pay")
+            async def pay() -> Any:
+                await service.write(name)
+                await service.go_on.wait()
+                return "paid", 201
+
+            accepted = await service.serve(app.asgi_app).call(name, Prefer="respond-async")
+            assert accepted.status_code == 202
+            service.go_on.set()
+            await service.front.tasks.drain()
+            told = await service.client.get(accepted.headers["location"])
+            assert (told.status_code, told.text) == (201, "paid")
+
+    asyncio.run(main())
+    assert effects(url, name) == 1
+
+
+@on_postgres
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_timeout_around_the_handler_does_not_reach_the_commit(kind: str, size: int, urls: Mapping[str, str]) -> None:
+    url, name = urls["postgres"], f"slow.{kind}.{size}"
+    with psycopg.connect(url) as connection:
+        connection.execute("DROP TRIGGER IF EXISTS linger ON effects; DROP FUNCTION IF EXISTS linger")
+        connection.execute(SLOW_COMMIT.encode())
+
+    async def main() -> None:
+        async with shop(kind, urls, size) as service:
+
+            async def app(scope: Any, receive: Any, send: Any) -> None:
+                try:
+                    async with asyncio.timeout(0.1):
+                        await service.write(name)
+                        await PlainTextResponse("paid", 201)(scope, receive, send)
+                except TimeoutError:
+                    await PlainTextResponse("late", 504)(scope, receive, send)
+
+            first = await service.serve(app).call(name)
+            assert (first.status_code, first.text) == (201, "paid")
+            assert (await service.call(name)).headers["idempotent-replayed"] == "true"
+
+    asyncio.run(main())
+    assert effects(url, name) == 1
+
+
+def test_a_transaction_ends_in_the_task_that_began_it(urls: Mapping[str, str]) -> None:
+    """What opens a transaction may use what belongs to one task: a context variable, a timeout, a task group."""
+    name, variable = "same-task", ContextVar("variable", default="")
+    tasks: list[Any] = []
+
+    async def pay(self: Shop, request: Request) -> Response:
+        await self.write(name)
+
+        async def parts() -> AsyncIterator[str]:
+            yield f"paid {variable.get()}"
+
+        return StreamingResponse(parts(), 201)
+
+    async def main() -> None:
+        async with POOLS["asyncpg"](urls["postgres"], 1) as (begin, write):
+
+            @asynccontextmanager
+            async def begin_here() -> AsyncIterator[Any]:
+                token = variable.set("tenant")
+                async with begin() as connection, asyncio.timeout(30):
+                    tasks.append(asyncio.current_task())
+                    yield connection
+                tasks.append(asyncio.current_task())
+                variable.reset(token)
+
+            service = Shop(AsyncTransactionStore(begin_here), write).handle(pay)
+            answer = await service.call(name)
+            assert (answer.status_code, answer.text) == (201, "paid tenant")
+
+    asyncio.run(main())
+    assert (len(tasks), len(set(tasks))) == (2, 1)
+    assert effects(urls["postgres"], name) == 1
+
+
+# Every request is answered, and in time
+
+
+@on_postgres
+@pytest.mark.parametrize("then", ["returns", "answers"])
+def test_an_application_that_swallows_what_send_raises_is_answered(
+    kind: str, then: str, urls: Mapping[str, str]
+) -> None:
+    name = f"swallowed.{kind}.{then}"
+
+    async def main() -> None:
+        async with shop(kind, urls, 1) as service:
+
+            async def app(scope: Any, receive: Any, send: Any) -> None:
+                await service.write(name)
+                try:
+                    await PlainTextResponse("paid", 201, {"Semel-Directive": "wrong"})(scope, receive, send)
+                except ValueError:
+                    if then == "answers":
+                        await PlainTextResponse("sorry", 500)(scope, receive, send)
+
+            first = await service.serve(app).call(name)
+            assert first.status_code == 500
+            assert first.json()["type"].endswith("#internal-error")
+            assert (await service.call(name)).content == first.content
+
+    asyncio.run(main())
+    assert effects(urls["postgres"], name) == 0
+
+
+# Nothing but its own transaction
+
+
+# What is said
