@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from tempfile import SpooledTemporaryFile
 
 MEMORY_MAX = 1024 * 1024
@@ -42,4 +43,5 @@ class HeldBody:
             yield chunk
 
     def close(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # a full disk refuses the rest once more, and no byte of it is wanted
+            self._file.close()

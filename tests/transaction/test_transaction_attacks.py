@@ -6,6 +6,7 @@ Effects are the rows that a fresh connection sees.
 from __future__ import annotations
 
 import asyncio
+import resource
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
@@ -238,6 +239,33 @@ def test_an_application_that_swallows_what_send_raises_is_answered(
 
     asyncio.run(main())
     assert effects(urls["postgres"], name) == 0
+
+
+def test_a_full_disk_keeps_neither_connection_nor_key(urls: Mapping[str, str]) -> None:
+    """The file that holds a long answer cannot be written: the answer is a failure, and its transaction has ended."""
+    name, (before, most) = "disk", resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    async def pay(self: Shop, request: Request) -> Response:
+        await self.write(name)
+
+        async def parts() -> AsyncIterator[bytes]:
+            for _ in range(300):
+                yield b"x" * 10_001
+
+        return StreamingResponse(parts(), 201)
+
+    async def main() -> None:
+        async with shop("asyncpg", urls, 1) as service:
+            service.handle(pay)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, most))
+            try:
+                assert (await service.call(name)).status_code >= 500
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
+            assert (await service.call(f"{name}.other")).status_code == 201
+
+    asyncio.run(main())
+    assert effects(urls["postgres"], name) == 1  # of the second request
 
 
 # Nothing but its own transaction

@@ -121,8 +121,10 @@ class TransactionExecution:
                 case _:
                     assert_never(begun)
         finally:
-            self._held.close()
-            await self._transaction.end()
+            try:
+                await self._transaction.end()
+            finally:
+                self._held.close()
 
     async def _run(self, lease: Lease) -> None:
         self._began.set_result(None)
