@@ -272,3 +272,36 @@ def test_a_full_disk_keeps_neither_connection_nor_key(urls: Mapping[str, str]) -
 
 
 # What is said
+
+
+@on_postgres
+def test_the_answer_of_another_attempt_has_its_own_body(kind: str, urls: Mapping[str, str]) -> None:
+    """A long failure is superseded by a twin's short success, before it was remembered."""
+    name = f"superseded.{kind}"
+
+    async def main() -> None:
+        async with shop(kind, urls, 2) as here, shop(kind, urls, 2) as elsewhere:
+
+            async def fail(self: Shop, request: Request) -> Response:
+                begin = self.store._begin
+
+                @asynccontextmanager
+                async def after_the_twin() -> AsyncIterator[Any]:
+                    self.store._begin = begin
+                    assert (await elsewhere.call(name)).status_code == 204
+                    async with begin() as connection:
+                        yield connection
+
+                self.store._begin = after_the_twin
+                return PlainTextResponse("mine " * 1000, 422)
+
+            async def pay(self: Shop, request: Request) -> Response:
+                await self.write(name)
+                return Response(status_code=204)
+
+            elsewhere.handle(pay)
+            answer = await here.handle(fail).call(name)
+            assert (answer.status_code, answer.content) == (204, b"")
+
+    asyncio.run(main())
+    assert effects(urls["postgres"], name) == 1
