@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
@@ -17,6 +18,7 @@ import psycopg
 import pytest
 from quart import Quart
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -212,6 +214,54 @@ def test_a_transaction_ends_in_the_task_that_began_it(urls: Mapping[str, str]) -
 
 
 # Every request is answered, and in time
+
+
+@on_postgres
+def test_a_repeat_is_answered_while_background_tasks_run(kind: str, urls: Mapping[str, str]) -> None:
+    name = f"background.{kind}"
+
+    async def pay(self: Shop, request: Request) -> Response:
+        await self.write(name)
+        return PlainTextResponse("paid", 201, background=BackgroundTask(self.go_on.wait))
+
+    async def main() -> None:
+        async with shop(kind, urls, 1, wait=0.05) as service:
+            service.handle(pay)
+            first = asyncio.create_task(service.call(name))
+            await until(lambda: effects(urls["postgres"], name) == 1)
+            again = await service.call(name)
+            assert (again.status_code, again.text) == (201, "paid")
+            service.go_on.set()
+            assert (await first).status_code == 201
+
+    asyncio.run(main())
+    assert effects(urls["postgres"], name) == 1
+
+
+@on_postgres
+def test_a_failure_is_answered_while_background_tasks_run(kind: str, urls: Mapping[str, str]) -> None:
+    """Its connection is free meanwhile, too."""
+    name = f"failed.{kind}"
+
+    async def pay(self: Shop, request: Request) -> Response:
+        await self.write(name)
+        return PlainTextResponse("sorry", 500, background=BackgroundTask(self.go_on.wait))
+
+    async def main() -> None:
+        async with shop(kind, urls, 1, wait=0.05) as service:
+            service.handle(pay)
+            first = asyncio.create_task(service.call(name))
+            await until(lambda: service.runs == 1)
+            started = time.monotonic()
+            again = await service.call(name)
+            while again.status_code == 409 and time.monotonic() - started < 3:
+                again = await service.call(name)
+            assert (again.status_code, again.text) == (500, "sorry")
+            service.go_on.set()
+            assert (await first).status_code == 500
+
+    asyncio.run(main())
+    assert effects(urls["postgres"], name) == 0
 
 
 @on_postgres

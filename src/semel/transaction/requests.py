@@ -111,17 +111,9 @@ class RequestPlans(Generic[C]):
 
     def completing(self, call: Complete) -> Plan[bool]:
         """Say whether the database has this result. It never fails: `reading` raises what is known of a failure."""
-        try:
-            if call.result.ok:
-                yield from self._commit(call)
-                return True
-            yield from self._roll_back()
-            return (yield from self._remember(call))
-        except StepFailed as failed:
-            error = failed.error
-        yield from self._roll_back()
-        logger.error("the transaction of %s did not commit", call.lease.key, exc_info=error)
-        return (yield from self._was_stored(call.lease, error))
+        stored = yield from self._store(call)
+        yield from self.ending()  # twins go on now: the application may have much to do after its answer
+        return stored
 
     def reading(self, key: Key) -> Plan[Record | None]:
         """What the database holds, read in a transaction of its own: before the claim, or after the end of its own."""
@@ -146,6 +138,19 @@ class RequestPlans(Generic[C]):
                 self._twins.leave(self._claim)
 
     # Parts of them
+
+    def _store(self, call: Complete) -> Plan[bool]:
+        try:
+            if call.result.ok:
+                yield from self._commit(call)
+                return True
+            yield from self._roll_back()
+            return (yield from self._remember(call))
+        except StepFailed as failed:
+            error = failed.error
+        yield from self._roll_back()
+        logger.error("the transaction of %s did not commit", call.lease.key, exc_info=error)
+        return (yield from self._was_stored(call.lease, error))
 
     def _insert(self, claim: Claim, wait_ms: int = NO_WAIT_MS) -> Plan[Granted | Occupied]:
         """Begin, and insert the record, which makes twins wait for the end of this transaction."""
