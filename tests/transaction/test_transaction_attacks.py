@@ -321,6 +321,44 @@ def test_a_full_disk_keeps_neither_connection_nor_key(urls: Mapping[str, str]) -
 # Nothing but its own transaction
 
 
+@on_postgres
+def test_twins_of_a_request_elsewhere_rest_between_their_looks(kind: str, urls: Mapping[str, str]) -> None:
+    """They do not wake each other: five twins look at the database a few times a second each."""
+    name = f"restless.{kind}"
+    begun = 0
+
+    async def pay(self: Shop, request: Request) -> Response:
+        await self.write(name)
+        await self.go_on.wait()
+        return PlainTextResponse("paid", 201)
+
+    async def main() -> None:
+        nonlocal begun
+        async with shop(kind, urls, 2) as here, shop(kind, urls, 2) as elsewhere:
+            begin = elsewhere.store._begin
+
+            @asynccontextmanager
+            async def counted() -> AsyncIterator[Any]:
+                nonlocal begun
+                begun += 1
+                async with begin() as connection:
+                    yield connection
+
+            elsewhere.store._begin = counted
+            elsewhere.handle(pay)
+            first = asyncio.create_task(here.handle(pay).call(name))
+            await until(lambda: here.runs == 1)
+            twins = [asyncio.create_task(elsewhere.call(name)) for _ in range(5)]
+            await asyncio.sleep(1)
+            looks = begun
+            here.go_on.set()
+            assert {(await each).text for each in (first, *twins)} == {"paid"}
+            assert looks <= 5 * 10, looks
+
+    asyncio.run(main())
+    assert effects(urls["postgres"], name) == 1
+
+
 # What is said
 
 

@@ -90,9 +90,11 @@ class RequestPlans(Generic[C]):
         try:
             reply = yield from self._insert(claim)
         except StepFailed as failed:
-            yield from self.ending()
             if isinstance(failed.error, InProgress):
+                yield from self._roll_back()
+                self._twins.keys.leave(claim)  # no twin is told: each of them would look again at once, and in turn
                 return _held(claim)
+            yield from self.ending()
             raise _meaning(failed.error) from failed.error
         if isinstance(reply, Occupied):
             yield from self.ending()
