@@ -322,6 +322,51 @@ def test_a_full_disk_keeps_neither_connection_nor_key(urls: Mapping[str, str]) -
 
 
 @on_postgres
+def test_what_goes_on_after_a_failure_writes_nothing(kind: str, urls: Mapping[str, str]) -> None:
+    """A failure is remembered in a second transaction, which is not the handler's: `asyncio.gather` leaves children."""
+    name = f"child.{kind}"
+    wrote: list[str] = []
+    children: list[asyncio.Task[None]] = []
+
+    async def main() -> None:
+        async with shop(kind, urls, 2) as service:
+            begin = service.store._begin
+
+            @asynccontextmanager
+            async def begin_slowly() -> AsyncIterator[Any]:
+                async with begin() as connection:
+                    yield connection
+                    await asyncio.sleep(0.02)
+
+            service.store._begin = begin_slowly
+
+            async def child() -> None:
+                first = service.store.current()
+                while True:
+                    await asyncio.sleep(0)
+                    try:
+                        current = service.store.current()
+                    except Exception:
+                        continue
+                    if current is not first:
+                        wrote.append("found another connection")
+                        return
+
+            async def pay(self: Shop, request: Request) -> Response:
+                await self.write(name)
+                children.append(asyncio.create_task(child()))
+                await asyncio.sleep(0.01)
+                return PlainTextResponse("no", 402)
+
+            assert (await service.handle(pay).call(name)).status_code == 402
+            await asyncio.sleep(0.05)
+            children[0].cancel()
+
+    asyncio.run(main())
+    assert wrote == []
+
+
+@on_postgres
 def test_twins_of_a_request_elsewhere_rest_between_their_looks(kind: str, urls: Mapping[str, str]) -> None:
     """They do not wake each other: five twins look at the database a few times a second each."""
     name = f"restless.{kind}"

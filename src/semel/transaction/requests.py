@@ -65,12 +65,13 @@ class RequestPlans(Generic[C]):
         self._unit: AnyUnit[C] | None = None
         self._claim: Claim | None = None
         self._mark = ""
+        self._is_running = False
         self._failure: NotCommitted | None = None
 
     @property
     def connection(self) -> C | None:
-        """The connection or session of the transaction that is open."""
-        return None if self._unit is None else self._unit.connection
+        """The connection or session of the handler's transaction. A failure is remembered in one of semel's own."""
+        return self._unit.connection if self._is_running and self._unit is not None else None
 
     def gave_up(self, error: BaseException | None) -> str:
         """Why the database has rolled the transaction back by itself, if it has: then nothing was done."""
@@ -90,16 +91,14 @@ class RequestPlans(Generic[C]):
         try:
             reply = yield from self._insert(claim)
         except StepFailed as failed:
+            yield from self._roll_back()
             if isinstance(failed.error, InProgress):
-                yield from self._roll_back()
-                self._twins.keys.leave(claim)  # no twin is told: each of them would look again at once, and in turn
                 return _held(claim)
-            yield from self.ending()
             raise _meaning(failed.error) from failed.error
         if isinstance(reply, Occupied):
-            yield from self.ending()
+            yield from self._roll_back()
             return reply
-        self._claim = claim
+        self._claim, self._is_running = claim, True
         self._twins.keys.enter(claim)
         return Acquired(Lease(claim.key, claim.owner, 1, wall_ms() + claim.lease_ms))
 
@@ -133,6 +132,7 @@ class RequestPlans(Generic[C]):
 
     def ending(self) -> Plan[None]:
         """Roll back what was not committed, and let twins go on. Safe to repeat."""
+        self._is_running = False
         try:
             yield from self._roll_back()
         finally:
@@ -142,6 +142,7 @@ class RequestPlans(Generic[C]):
     # Parts of them
 
     def _store(self, call: Complete) -> Plan[bool]:
+        self._is_running = False
         try:
             if call.result.ok:
                 yield from self._commit(call)
