@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from semel.clock import wall_ms
 from semel.codecs.seal import Seal
 from semel.core.effects import Claim, Complete, Plan
-from semel.core.records import Acquired, Claimed, Key, Lease, Occupied, Record, State
+from semel.core.records import NOBODY, Acquired, Claimed, Key, Lease, Occupied, Record, State
 from semel.errors import InProgress, NotCommitted, RecordUnreadable, StoreError, StoreMisconfigured, StoreUnavailable
 from semel.transaction.errors import is_connection_lost, is_refused_for_good, retry_of
 from semel.transaction.scripts import LEASE_MS, Engine, Granted
@@ -128,6 +128,8 @@ class RequestPlans(Generic[C]):
             yield from self._roll_back()
             raise _meaning(failed.error) from failed.error
         yield from self._roll_back()
+        if record is not None and self._claim is not None and record.owner == self._claim.owner:
+            return _unfinished(record)
         return record
 
     def ending(self) -> Plan[None]:
@@ -203,6 +205,11 @@ class RequestPlans(Generic[C]):
             self._failure = NotCommitted(str(error), for_good=is_refused_for_good(error))
             return False
         return record.owner == lease.owner and not record.in_progress()
+
+
+def _unfinished(record: Record) -> Record:
+    """A request's own record after its end. In progress, it was committed by the handler, and no one will finish it."""
+    return replace(record, owner=NOBODY) if record.in_progress() else record
 
 
 def _held(first: Claim) -> Occupied:
