@@ -30,6 +30,10 @@ STILL_ANSWERING = (
     "The operation was started, and was answering with more than is kept. How it ended is not recorded. It will not "
     "run again under this key. Read its state from the resource."
 )
+FAILED_AT_LENGTH = (
+    "The operation failed, and its answer was not kept. It will not run again under this key. Read its state from the "
+    "resource."
+)
 REFUSED_WRITES = (
     "internal-error",
     "The database refused to commit what the request wrote, and rolled it back. Nothing was done; a repeat runs again.",
@@ -156,7 +160,9 @@ class Answers:
             return self.problem("record-unreadable")
         if isinstance(stored, Response):
             return stored
-        return self.problem("result-not-kept", "" if stored is NotKept.ENDED else STILL_ANSWERING)
+        if stored is NotKept.ANSWERING:
+            return self.problem("result-not-kept", STILL_ANSWERING)
+        return self.problem("result-not-kept", "" if result.ok else FAILED_AT_LENGTH)
 
 
 def known_of(headers: http.Headers, size: int) -> NotKept:

@@ -440,7 +440,6 @@ def test_the_answer_of_another_attempt_has_its_own_body(kind: str, urls: Mapping
     assert effects(urls["postgres"], name) == 1
 
 
-@pytest.mark.xfail(reason="the problem result-not-kept has one title for successes and failures", strict=True)
 def test_a_long_failure_is_not_said_to_be_carried_out(urls: Mapping[str, str]) -> None:
     name = "long-failure"
 
