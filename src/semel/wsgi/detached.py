@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -21,7 +22,6 @@ from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING
 from wsgiref.types import StartResponse, WSGIEnvironment
 
-from semel.stores.local import PerProcess
 from semel.tasks import DRAIN_S
 from semel.wsgi.answers import ExcInfo, Streamed, WireHeaders, respond
 
@@ -50,7 +50,7 @@ class DetachedWork:
         if type(count_max) is not int or count_max < 0:
             raise ValueError(f"detached_max must be 0 or a number of operations, not {count_max!r}")
         self._count_max = count_max
-        self._running = PerProcess(Running)
+        self._running: dict[int, Running] = {}
 
     def serve(self, execution: Execution, accept_s: float) -> Iterable[bytes] | None:
         """Answer within `accept_s`: with the work's own answer, or with 202.
@@ -67,15 +67,20 @@ class DetachedWork:
             exchange.start_response, exchange.environ = start, environ
             return execution.run()
 
-        detached = self._begin(Detached(work, self._running.get()))
+        detached = self._begin(Detached(work, self._here()))
         if detached is None:
             return None
         if detached.has_ended(accept_s):
             return detached.take(start_response)
         return respond(start_response, execution.keyed.accepted())
 
+    def _here(self) -> Running:
+        """Those of this process: the threads that a forked process has counted exist in its parent only."""
+        pid = os.getpid()
+        return self._running.get(pid) or self._running.setdefault(pid, Running())
+
     def _begin(self, detached: Detached) -> Detached | None:
-        running = self._running.get()
+        running = self._here()
         if not running.enter(self._count_max):
             return None
         thread = threading.Thread(target=copy_context().run, args=(detached.run,), name="semel-detached", daemon=True)
@@ -89,7 +94,7 @@ class DetachedWork:
     def drain(self, timeout_s: float = DRAIN_S) -> None:
         """Let begun work end, within a bound."""
         if self._count_max:
-            self._running.get().drain(timeout_s)
+            self._here().drain(timeout_s)
 
 
 class Running:
