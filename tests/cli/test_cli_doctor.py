@@ -88,8 +88,13 @@ def replication(server: PostgresServer, names: str | None, *, status: int = 0, u
         admin.execute(f"ALTER SYSTEM {setting}".encode())
         admin.execute("SELECT pg_reload_conf()")
         deadline = time.monotonic() + 10
-        while admin.execute("SHOW synchronous_standby_names").fetchall() != [(names or "",)]:
+        wanted = "sync" if names == "*" else "async"  # each process of the server reads its settings in its own time
+        unlike = "SELECT count(*) FROM pg_stat_replication WHERE sync_state IS DISTINCT FROM %s"
+        while admin.execute("SHOW synchronous_standby_names").fetchall() != [(names or "",)] or admin.execute(
+            unlike, [wanted]
+        ).fetchall() != [(0,)]:
             assert time.monotonic() < deadline
+            time.sleep(0.01)
     return by_title(run_json("doctor", store=url or server.url, status=status))["replication"]
 
 

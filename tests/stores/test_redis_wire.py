@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from semel import Occupied, Result, StoreUnavailable
+from semel.errors import StoreTimeout
 from semel.stores.redis import AsyncRedisStore, wire
 from semel.testing.proxy import Fault, FaultProxy
 from servers.process import free_port
@@ -194,7 +195,7 @@ def test_tasks_wait_for_a_connection_only_so_long(private_redis: RedisServer, ru
             private_redis.pause()
             replies = await asyncio.gather(*(store.counts() for _ in range(5)), return_exceptions=True)
             private_redis.resume()
-            assert {type(reply) for reply in replies} == {StoreUnavailable}
+            assert {type(reply) for reply in replies} == {StoreTimeout}
             assert (await store.counts()).in_progress == 0
 
     run(main())
