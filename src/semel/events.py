@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -87,7 +86,7 @@ class Event(Struct, frozen=True):
     @property
     def key_digest(self) -> str:
         """The key's name for logs and traces: a key may be all that a stranger needs to read an answer."""
-        return "" if self.key is NO_KEY else hashlib.sha256(self.key.name.encode()).hexdigest()[:16]
+        return "" if self.key is NO_KEY else self.key.name_digest
 
     @property
     def transition(self) -> str:

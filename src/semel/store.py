@@ -52,11 +52,24 @@ class Filter:
 
 
 @dataclass(frozen=True, slots=True)
+class UnreadableRecord:
+    """A record that is there and cannot be read: where the store keeps it, and why. Its key is still refused."""
+
+    place: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
-    """Some records, and the cursor that continues after them (None at the end)."""
+    """Some records, and the cursor that continues after them (None at the end).
+
+    One record that cannot be read stops nobody: it is named in `unreadable` instead, whatever the filter asks for. Both
+    together are at most as many as the page's limit.
+    """
 
     records: tuple[Record, ...]
     cursor: str | None
+    unreadable: tuple[UnreadableRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +81,8 @@ class Counts:
     succeeded: int
     failed: int
     exact: bool = True
+    unreadable: int = 0
+    """Records of a form that this version does not know, which are none of the others."""
 
 
 @dataclass(frozen=True, slots=True)

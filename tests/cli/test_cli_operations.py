@@ -30,7 +30,7 @@ def test_stuck_finds_unknown_outcomes_and_old_leases(url: str, store: Store) -> 
     assert run("stuck", store=url).exit_code == 0
     finished(store, KEY)
     claimed(store, Key("shop", SCOPE, "held"))
-    assert run_json("stuck", store=url) == {"records": [], "more": False}
+    assert run_json("stuck", store=url) == {"records": [], "more": False, "unreadable": []}
     held = run_json("stuck", "--older-than", "0s", "--names", store=url, status=1)
     assert [record["name"] for record in held["records"]] == ["held"]
     unknown(store, Key("shop", SCOPE, "lost"))
@@ -47,7 +47,14 @@ def test_stats_count(url: str, store: Store) -> None:
     finished(store, Key("other", "GET /", "x"))
     claimed(store, Key("other", SCOPE, "y"))
     found = run_json("stats", store=url)
-    assert found["counts"] == {"in_progress": 1, "unknown": 0, "succeeded": 4, "failed": 0, "exact": True}
+    assert found["counts"] == {
+        "in_progress": 1,
+        "unknown": 0,
+        "succeeded": 4,
+        "failed": 0,
+        "exact": True,
+        "unreadable": 0,
+    }
     assert found["tenants"] == [{"value": "shop", "records": 3}, {"value": "other", "records": 2}]
     assert found["scopes"] == [{"value": SCOPE, "records": 4}, {"value": "GET /", "records": 1}]
     assert (found["scanned"], found["scanned_all"]) == (5, True)

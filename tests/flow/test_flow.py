@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 import semel
 from flow.trips import Clock, Declined, Trip, World
 from semel.flow import AsyncFlow, Flow, FlowOperation, NotDone, Recovered, Step, keyed, tx, unsafe
+from semel.stores.redis.layout import frame, name_of
 from semel.transaction import RetryTransaction
 from waiting import until
 
@@ -99,6 +101,23 @@ def test_steps_are_told_what_they_need(store: semel.Store) -> None:
     do, undo = seen
     assert do.step_key == undo.derive("do/a") != undo.step_key == do.derive("undo/a")
     assert (do.attempt, do.lost, dict(do.results), dict(undo.results)) == (1, False, {}, {"a": "x 1"})
+
+
+def test_a_record_that_cannot_be_read_stops_no_recovery(redis_url: str, clock: Clock, effects: Effects) -> None:
+    """Of this flow or of anything else in the store: it is skipped and named, and the others are finished."""
+    with closing(semel.open_store(redis_url, clock=clock)) as store, closing(redis.Redis.from_url(redis_url)) as driver:
+        flow = made(store, *three(effects))
+        effects.raising["b"] = ConnectionError("down")
+        for key in ("1", "2"):
+            with pytest.raises(ConnectionError):
+                flow.run(key, "x")
+        del effects.raising["b"]
+        strange = name_of(b"semel", frame(semel.Key("another", "POST /pay", "n")))
+        driver.set(strange, b"\x02the next format")
+        recovered = flow.recover()
+        assert sorted(key.name for key in recovered.ended) == ["1", "2"]
+        assert [each.place for each in recovered.unreadable] == [strange.decode()]
+        assert effects == ["a", "b", "a", "b", "b", "c", "b", "c"]
 
 
 def test_an_error_that_is_not_final_leaves_the_flow_to_be_resumed_at_once(store: semel.Store, effects: Effects) -> None:

@@ -101,9 +101,13 @@ def test_a_key_that_was_not_given_makes_the_record_unreadable_not_absent() -> No
     within = MemoryStore()
     written(within, keys=OLD)
     store = Sealed(within, keys=NEW)
-    for look in (lambda: store.get(KEY), lambda: claim(store, KEY, "another"), lambda: store.scan()):
+    for look in (lambda: store.get(KEY), lambda: claim(store, KEY, "another")):
         with pytest.raises(RecordUnreadable, match=r"'old'.*not among those that were given"):
             look()
+    granted(claim(store, replace(KEY, name="other"), "another"))
+    page = store.scan()
+    assert [record.key.name for record in page.records] == ["other"], "one that does not open hides no other"
+    assert ["not among those that were given" in each.reason for each in page.unreadable] == [True]
     assert stored(within).format == FORMAT, "and it is still there"
 
 

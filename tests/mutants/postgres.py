@@ -117,6 +117,7 @@ FAULTS = [
         "r.lease_until_ms < now_ms",
     ),
     Fault("a page repeats its last record", INSPECTION, "r.digest > $", "r.digest >= $"),
+    Fault("what cannot be read is not counted", INSPECTION, "unreadable=unreadable", "unreadable=0"),
     Fault("scan ignores the age", INSPECTION, "now_ms - r.created_ms >= $3", "now_ms >= $3"),
     Fault("a prefix is a pattern", INSPECTION, "starts_with(r.name, ${})", "r.name LIKE ${} || '%'"),
     Fault(

@@ -117,6 +117,10 @@ FAULTS = [
     Fault("a lease is counted as lapsed a moment late", COUNT, "now < lease_until", "now <= lease_until"),
     Fault("counts include what is past retention", COUNT, "and not past_retention() then", "then"),
     Fault("a failure is stored as a success", LAYOUT, "value[end:], code == SUCCEEDED)", "value[end:], True)"),
+    Fault(
+        "what cannot be read is left out", SCRIPTS, "            return UnreadableRecord(", "            return print("
+    ),
+    Fault("what cannot be read is not counted", COUNT, "    place = 5\n", ""),
     Fault("a page shows a record twice", SCRIPTS, "if name > passed]", "if name >= passed]"),
     Fault("remove ignores the lease", "stores/redis/lua/remove.lua", "  if now < lease_until then return 0 end\n", ""),
     Fault("remove ignores the owner", "stores/redis/lua/remove.lua", " or not mine then", " then"),

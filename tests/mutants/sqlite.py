@@ -8,7 +8,7 @@ from mutants.fault import Fault
 SCRIPTS, INSPECTION, WATCH = (f"stores/sqlite/{name}.py" for name in ("scripts", "inspection", "watch"))
 ATTEMPT = "attempt = CASE WHEN {PAST_RETENTION} THEN 1 ELSE attempt + 1 END"
 CREATED = "created_ms = CASE WHEN {PAST_RETENTION} THEN :now ELSE created_ms END"
-DIGESTS = "stores/sql/digests.py"
+DIGESTS, ROWS = "stores/sql/digests.py", "stores/sql/rows.py"
 RELEASE_FIRST = "WHERE {HELD} AND attempt = 1 RETURNING 1"
 RELEASE_LATER = "SET owner = '', lease_until_ms = :now WHERE {HELD} RETURNING 1"
 RENEW = "WHERE {HELD} RETURNING attempt, lease_until_ms"
@@ -123,7 +123,9 @@ FAULTS = [
         "sum(lease_until_ms <= :now)",
         "sum(lease_until_ms < :now)",
     ),
-    Fault("a page repeats its last record", INSPECTION, "name) > (:after", "name) >= (:after"),
+    Fault("a page repeats its last record", INSPECTION, "nth) > (:after", "nth) >= (:after"),
+    Fault("what cannot be read is left out", ROWS, "            unreadable.append(", "            print("),
+    Fault("what cannot be read is not counted", INSPECTION, "sum(finished.values())", "0"),
     Fault("scan ignores the age", INSPECTION, " AND created_ms <= :created", ""),
     Fault("a prefix is a pattern", INSPECTION, "substr(name, 1, :prefix_size) = :prefix", "name LIKE :prefix || '%'"),
     Fault(
@@ -219,7 +221,7 @@ FAULTS = [
         " AND NOT {PAST_RETENTION}",
         " OR 0 AND {PAST_RETENTION}",
     ),
-    Fault("the next page begins at another key", INSPECTION, "after and number_of(after)", "after and 0"),
+    Fault("the next page begins at another key", INSPECTION, "after and after[0]", "after and 0"),
     Fault("only half of a tenant is listed", DIGESTS, 'b"\\xff"', 'b"\\x7f"'),
     Fault("expire prolongs", "stores/sqlite/scripts.py", "min(expires_ms, :now)", "max(expires_ms, :now)"),
 ]

@@ -42,7 +42,7 @@ class TestOneDigestInSqlite:
 
     @pytest.fixture(autouse=True)
     def one_digest(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in ("scripts", "quick", "inspection"):
+        for module in ("scripts", "quick"):
             monkeypatch.setattr(f"semel.stores.sqlite.{module}.number_of", lambda key: 7)
 
     @pytest.mark.parametrize("seed", range(40))

@@ -1,15 +1,31 @@
 """The PostgreSQL store, both faces, straight and through PgBouncer in transaction mode, against the contract."""
 
+from collections.abc import Callable
+
+import psycopg
 import pytest
 
-from semel import open_async_store, open_store
+from semel import Key, open_async_store, open_store
 from semel.store import AsyncStore, Clock, Store
 from semel.testing import AsyncStoreContract, StoreContract
 
 pytestmark = pytest.mark.timeout(400)  # the parity histories write through to the disk some ten thousand times
 
 
-class Straight:
+class Spoiling:
+    url: str
+
+    def spoil(self, key: Key) -> Callable[[], object]:
+        def change(sql: str) -> None:
+            with psycopg.connect(self.url, prepare_threshold=None) as connection:
+                changed = connection.execute(f"{sql} WHERE tenant = %s AND name = %s".encode(), (key.tenant, key.name))
+                assert changed.rowcount == 1
+
+        change("UPDATE semel_records SET state = 7")
+        return lambda: change("DELETE FROM semel_records")
+
+
+class Straight(Spoiling):
     url: str
 
     @pytest.fixture(autouse=True)
@@ -17,7 +33,7 @@ class Straight:
         self.url = postgres_url
 
 
-class Pooled:
+class Pooled(Spoiling):
     """Whatever a session keeps is gone, or somebody else's, in the next transaction."""
 
     url: str

@@ -1,13 +1,16 @@
 """The SQLite store, both faces, against the contract, and when the machine's clock jumps or its files go."""
 
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
 from semel import Key, StoreMisconfigured
+from semel.clock import wall_ms
 from semel.store import AsyncStore, Clock, Store
 from semel.stores.sqlite import AsyncSqliteStore, Settings, SqliteStore
 from semel.testing import AsyncStoreContract, BlockingStore, StoreContract
@@ -24,6 +27,14 @@ class File:
     @pytest.fixture(autouse=True)
     def place(self, tmp_path: Path) -> None:
         self.path = str(tmp_path / "records.db")
+
+    def spoil(self, key: Key) -> Callable[[], object]:
+        def change(sql: str) -> None:
+            with closing(sqlite3.connect(self.path)) as connection, connection:
+                assert connection.execute(f"{sql} WHERE tenant = ? AND name = ?", (key.tenant, key.name)).rowcount == 1
+
+        change("UPDATE semel_records SET state = 7")
+        return lambda: change("DELETE FROM semel_records")
 
 
 class TestSqliteStore(File, StoreContract):
@@ -43,7 +54,7 @@ class TestSqliteStoreOfOneDigest(File, StoreContract):
 
     @pytest.fixture(autouse=True)
     def one_digest(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in ("scripts", "quick", "inspection"):
+        for module in ("scripts", "quick"):
             monkeypatch.setattr(f"semel.stores.sqlite.{module}.number_of", lambda key: 7)
         monkeypatch.setattr("semel.stores.sqlite.inspection.numbers_of", lambda tenant: (7, 7))
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -186,6 +187,38 @@ def test_a_record_of_a_newer_version_is_never_treated_as_absent(tmp_path: Path) 
     assert store.complete(lease, Result("x", b""), retention_ms=60_000) is False
     assert store.renew(lease, lease_ms=60_000) is None
     assert store.release(lease) is False
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "name = CAST(x'ff00fe' AS TEXT)",
+        "tenant = CAST(x'80' AS TEXT)",
+        "fingerprint = CAST(x'c3' AS TEXT)",
+        "name = ''",
+        "attempt = 'many'",
+        "state = 7",
+        "state = 1, format = 5, payload = 'text'",
+    ],
+)
+@pytest.mark.parametrize("limit", [1, 10])
+def test_a_damaged_row_hides_no_other(tmp_path: Path, damage: str, limit: int) -> None:
+    store = SqliteStore(str(tmp_path / "a.db"))
+    for number in range(4):
+        claim(store, f"{number}")
+    with closing(sqlite3.connect(tmp_path / "a.db")) as connection, connection:
+        connection.execute(f"UPDATE semel_records SET {damage} WHERE name = '2'")
+    names: list[str] = []
+    places: list[str] = []
+    page = store.scan(limit=limit)
+    while True:
+        names += [record.key.name for record in page.records]
+        places += [each.place for each in page.unreadable]
+        if page.cursor is None:
+            break
+        page = store.scan(cursor=page.cursor, limit=limit)
+    assert (sorted(names), len(places)) == (["0", "1", "3"], 1)
+    assert store.get(Key("t", "s", "1")) is not None, "the connection reads text as before"
 
 
 def test_a_lock_held_by_another_program(tmp_path: Path) -> None:

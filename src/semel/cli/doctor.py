@@ -11,9 +11,10 @@ from semel.cli.options import Opened, json_option, new_store_option
 from semel.cli.showing import print_json, visible
 from semel.core.records import Key
 from semel.errors import StoreError, StoreMisconfigured
-from semel.store import Examinable, Finding
+from semel.store import Examinable, Finding, Inspectable
 from semel.stores import examining
 
+LOOKED_AT = 1_000
 MARKS = {"ok": ("✔", "green"), "info": ("·", "blue"), "warning": ("!", "yellow"), "problem": ("✘", "red")}
 
 
@@ -33,7 +34,9 @@ def doctor(ctx: click.Context, store: Opened, json: bool) -> None:
       semel doctor --store postgresql://localhost/shop
       semel doctor --store redis://localhost --json
     """
-    findings = examined(store)
+    findings = list(examined(store))
+    if any(finding.title == "schema" and finding.level == "ok" for finding in findings):  # else looking would create it
+        findings += unreadable_in(store)
     sound = all(finding.level != "problem" for finding in findings)
     if json:
         print_json({"store": store.shown, "ok": sound, "findings": [asdict(finding) for finding in findings]})
@@ -57,6 +60,27 @@ def examined(opened: Opened) -> Sequence[Finding]:
     except StoreError as error:
         fix = "see that the server runs, and that it is the one that --store names and lets this machine in"
         return [Finding("connection", "problem", str(error), fix)]
+
+
+def unreadable_in(opened: Opened) -> Sequence[Finding]:
+    """What cannot be read among the first records, if anything. All of them `semel stats` counts."""
+    try:
+        page = opened.store.scan(limit=LOOKED_AT) if isinstance(opened.store, Inspectable) else None
+    except StoreError:  # has been told
+        return []
+    if page is None or not page.unreadable:
+        return []
+    first = page.unreadable[0]
+    looked = len(page.records) + len(page.unreadable)
+    return [
+        Finding(
+            "records",
+            "warning",
+            f"{len(page.unreadable)} of {looked} records cannot be read, and their keys are refused; the first is "
+            f"{first.place}: {first.reason}",
+            "upgrade semel if a newer version wrote them, else find out what else writes there; semel stats counts all",
+        )
+    ]
 
 
 def _print(findings: Sequence[Finding]) -> None:

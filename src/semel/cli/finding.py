@@ -9,7 +9,7 @@ import click
 from msgspec.structs import replace
 
 from semel.cli.options import Opened, option
-from semel.cli.showing import digest, records_of, visible
+from semel.cli.showing import Skipped, digest, records_of, visible
 from semel.core.records import Key, Record
 from semel.store import Filter
 
@@ -40,7 +40,11 @@ def one_record(opened: Opened, name: str, tenant: str | None, scope: str | None,
         records = [] if found is None else [found]
     else:
         chosen = Filter(tenant=tenant, scope=scope, name_prefix="" if by_digest else name)
-        records = [each for each in records_of(opened.inspectable, chosen) if _named(each.key, name, by_digest)]
+        skipped = Skipped()
+        records = [
+            each for each in records_of(opened.inspectable, chosen, skipped) if _named(each.key, name, by_digest)
+        ]
+        skipped.tell()
     if not records:
         raise click.ClickException(f"{opened.shown} has no such record; it may be past retention.")
     if len(records) > 1:
@@ -59,9 +63,12 @@ def _named(key: Key, name: str, by_digest: bool) -> bool:
 def matching(opened: Opened, chosen: Filter, wanted: Callable[[Record], bool], limit: int) -> tuple[list[Record], bool]:
     """Up to `limit` records, without their answers, and whether there are more."""
     found: list[Record] = []
-    for record in records_of(opened.inspectable, chosen):
+    skipped, more = Skipped(), False
+    for record in records_of(opened.inspectable, chosen, skipped):
         if wanted(record):
             if len(found) == limit:
-                return found, True
+                more = True
+                break
             found.append(replace(record, result=None))
-    return found, False
+    skipped.tell()
+    return found, more

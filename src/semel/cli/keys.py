@@ -19,7 +19,7 @@ from semel.cli.options import (
     option,
     store_option,
 )
-from semel.cli.showing import answer, print_json, print_records, records_of, summary, visible
+from semel.cli.showing import Skipped, answer, print_json, print_records, records_of, summary, visible
 from semel.store import StateFilter
 
 
@@ -64,8 +64,9 @@ def list_(
       semel keys list --state failed --json
     """
     chosen = filter_of(state, tenant, scope, prefix, older_than)
-    found = list(islice(records_of(store.inspectable, chosen), limit + 1))
-    print_records(found[:limit], more=len(found) > limit, names=names, as_json=json)
+    skipped = Skipped()
+    found = list(islice(records_of(store.inspectable, chosen, skipped), limit + 1))
+    print_records(found[:limit], skipped, more=len(found) > limit, names=names, as_json=json)
 
 
 @keys.command()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any
 
 import click
@@ -13,17 +14,19 @@ import click
 from semel.clock import wall_ms
 from semel.codecs import responses
 from semel.codecs.responses import NotKept
-from semel.core.records import Record, Result
+from semel.core.records import Key, Record, Result
 from semel.errors import RecordUnreadable
-from semel.store import Filter, Inspectable, seen_as
+from semel.store import Filter, Inspectable, UnreadableRecord, seen_as
 
 PAGE = 200
+TOLD_MAX = 5
+SKIPPED_MAX = 1_000
 COLUMNS = ("key", "state", "attempt", "age", "tenant", "scope")
 
 
 def digest(name: str) -> str:
     """What stands for a key's name in lists; logs show the same."""
-    return hashlib.sha256(name.encode()).hexdigest()[:16]
+    return Key("", "", name).name_digest
 
 
 def visible(value: object) -> str:
@@ -66,11 +69,38 @@ def moment(ms: int | None) -> str | None:
     return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
-def records_of(store: Inspectable, chosen: Filter) -> Iterator[Record]:
-    """All records that match, page by page."""
+class Skipped:
+    """Records that could not be read on the way. They stop no command, and every command tells of them."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, UnreadableRecord] = {}
+        self.count = 0
+
+    def add(self, unreadable: Sequence[UnreadableRecord]) -> None:
+        for each in unreadable:
+            if each.place not in self._found:
+                self.count += 1
+                if len(self._found) < SKIPPED_MAX:
+                    self._found[each.place] = each
+
+    def as_json(self) -> list[dict[str, Any]]:
+        return [asdict(each) for each in self._found.values()]
+
+    def tell(self) -> None:
+        """A line for each of the first ones, where it does not mix with what was asked for."""
+        for each in islice(self._found.values(), TOLD_MAX):
+            click.echo(f"Skipped, because it cannot be read: {visible(each.place)}: {visible(each.reason)}", err=True)
+        if self.count > TOLD_MAX:
+            click.echo(f"Skipped {self.count - TOLD_MAX} more that cannot be read.", err=True)
+
+
+def records_of(store: Inspectable, chosen: Filter, skipped: Skipped | None = None) -> Iterator[Record]:
+    """All records that match, page by page; what cannot be read goes to `skipped`."""
     cursor: str | None = None
     while True:
         page = store.scan(chosen, cursor=cursor, limit=PAGE)
+        if skipped is not None:
+            skipped.add(page.unreadable)
         yield from page.records
         cursor = page.cursor
         if cursor is None:
@@ -101,9 +131,11 @@ def row(record: Record, *, names: bool) -> tuple[object, ...]:
     return shown, seen_as(record, now_ms), record.attempt, duration(now_ms - record.created_ms), key.tenant, key.scope
 
 
-def print_records(records: Sequence[Record], *, more: bool, names: bool, as_json: bool) -> None:
+def print_records(records: Sequence[Record], skipped: Skipped, *, more: bool, names: bool, as_json: bool) -> None:
+    skipped.tell()
     if as_json:
-        print_json({"records": [summary(record, names=names) for record in records], "more": more})
+        found = [summary(record, names=names) for record in records]
+        print_json({"records": found, "more": more, "unreadable": skipped.as_json()})
         return
     if records:
         print_table(COLUMNS, [row(record, names=names) for record in records])

@@ -9,7 +9,7 @@ from itertools import islice
 import click
 
 from semel.cli.options import Opened, json_option, option, store_option
-from semel.cli.showing import print_json, print_table, records_of
+from semel.cli.showing import Skipped, print_json, print_table, records_of
 from semel.store import Counts, Filter
 
 
@@ -31,18 +31,21 @@ def stats(store: Opened, top: int, scan_max: int, json: bool) -> None:
     """
     inspectable = store.inspectable
     counts = inspectable.counts()
+    skipped = Skipped()
     scanned, tenants, scopes, whole = 0, Counter[str](), Counter[str](), True
     if top:
-        for record in islice(records_of(inspectable, Filter()), scan_max + 1):
+        for record in islice(records_of(inspectable, Filter(), skipped), scan_max + 1):
             if scanned == scan_max:
                 whole = False
                 break
             scanned += 1
             tenants[record.key.tenant] += 1
             scopes[record.key.scope] += 1
+    skipped.tell()
     if json:
         ranks = {"tenants": _ranked(tenants, top), "scopes": _ranked(scopes, top)}
-        print_json({"counts": asdict(counts), "scanned": scanned, "scanned_all": whole, **ranks})
+        told = {"counts": asdict(counts), "scanned": scanned, "scanned_all": whole}
+        print_json({**told, **ranks, "unreadable": skipped.as_json()})
         return
     _print(counts, {"tenant": tenants, "scope": scopes}, top)
     if not whole:
@@ -61,6 +64,8 @@ def _print(counts: Counts, ranks: dict[str, Counter[str]], top: int) -> None:
         ("succeeded", f"{about}{counts.succeeded}"),
         ("failed", f"{about}{counts.failed}"),
     ]
+    if counts.unreadable:
+        rows.append(("unreadable", f"{about}{counts.unreadable}"))
     print_table(("state", "records"), rows)
     for name, found in ranks.items():
         if found:

@@ -11,7 +11,7 @@ import click
 from msgspec.structs import replace
 
 from semel.cli.options import Opened, duration, json_option, limit_option, names_option, option, store_option
-from semel.cli.showing import digest, json_line, moment, records_of, summary, visible
+from semel.cli.showing import Skipped, digest, json_line, moment, records_of, summary, visible
 from semel.clock import wall_ms
 from semel.core.records import Key, Record
 from semel.store import Filter, Inspectable, seen_as
@@ -69,12 +69,16 @@ def _changes(
     store: Inspectable, chosen: Filter, every: timedelta, limit: int, from_start: bool
 ) -> Iterator[tuple[str, Record]]:
     before: dict[Key, tuple[Seen, Record]] | None = {} if from_start else None
+    skipped: Skipped | None = Skipped()
     while True:
         now_ms = wall_ms()
         after = {
             record.key: (_seen(record, now_ms), replace(record, result=None))
-            for record in islice(records_of(store, chosen), limit)
+            for record in islice(records_of(store, chosen, skipped), limit)
         }
+        if skipped is not None:  # told once, of what was there at the beginning
+            skipped.tell()
+            skipped = None
         if before is not None:
             for key, (seen, record) in after.items():
                 if key not in before or before[key][0] != seen:

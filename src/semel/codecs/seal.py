@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from semel.codecs.origins import Origin
 from semel.core.records import Claimed, Occupied, Record, Result
 from semel.errors import RecordUnreadable, StoreMisconfigured
-from semel.store import Page
+from semel.store import Page, UnreadableRecord
 
 FORMAT = "sealed.2"
 ANY_FORMAT = "sealed."
@@ -86,7 +86,15 @@ class Seal:
         return replace(claimed, record=self.opened(claimed.record)) if isinstance(claimed, Occupied) else claimed
 
     def page(self, page: Page) -> Page:
-        return dataclasses.replace(page, records=tuple(self.opened(record) for record in page.records))
+        """One result that does not open stops nobody: its record is among those that cannot be read."""
+        records: list[Record] = []
+        unreadable = list(page.unreadable)
+        for record in page.records:
+            try:
+                records.append(self.opened(record))
+            except RecordUnreadable as error:
+                unreadable.append(UnreadableRecord(str(record.key), str(error)))
+        return dataclasses.replace(page, records=tuple(records), unreadable=tuple(unreadable))
 
 
 def _aes(key: bytes) -> Any:

@@ -6,6 +6,7 @@ All of them are frozen; times are integers in milliseconds of the store's clock.
 from __future__ import annotations
 
 import enum
+import hashlib
 from typing import Literal
 
 from msgspec import Struct
@@ -110,6 +111,15 @@ class Key(Struct, frozen=True, gc=False):
         force_setattr(self, "tenant", check_text("tenant", tenant, TENANT_MAX, empty=True))
         force_setattr(self, "scope", check_text("scope", scope, SCOPE_MAX, empty=True))
         force_setattr(self, "name", check_text("name", name, NAME_MAX))
+
+    @property
+    def name_digest(self) -> str:
+        """The name for logs, traces and lists: a name may be all that a stranger needs to read an answer."""
+        return hashlib.sha256(self.name.encode()).hexdigest()[:16]
+
+    def __str__(self) -> str:
+        """As it may stand in a log or in an error; `repr` shows the name."""
+        return f"{self.name_digest} (tenant {self.tenant!r}, scope {self.scope!r})"
 
 
 class Result(Struct, frozen=True, gc=False):

@@ -11,7 +11,7 @@ from semel.core.records import Key
 from semel.errors import InProgress
 from semel.flow.course import Course
 from semel.flow.definition import Life
-from semel.store import Filter, Page
+from semel.store import Filter, Page, UnreadableRecord
 
 PAGE = 100
 
@@ -30,6 +30,8 @@ class Recovered:
 
     ended: tuple[Key, ...] = ()
     left: tuple[tuple[Key, Exception], ...] = ()
+    unreadable: tuple[UnreadableRecord, ...] = ()
+    """Records that were skipped because they cannot be read: of this flow or, where the store cannot tell, of any."""
 
 
 def recovering(scope: str, course: Callable[[Key], Course[Any, Any]], limit: int) -> Plan[Recovered]:
@@ -38,12 +40,14 @@ def recovering(scope: str, course: Callable[[Key], Course[Any, Any]], limit: int
         raise ValueError(f"limit must be at least 1, not {limit}")
     ended: list[Key] = []
     left: list[tuple[Key, Exception]] = []
+    unreadable: list[UnreadableRecord] = []
     cursor: str | None = None
     while True:
         page = yield from do(Scan(Filter(state="unknown", scope=scope), cursor, PAGE))
+        unreadable += page.unreadable
         for record in page.records:
             if len(ended) == limit:
-                return Recovered(tuple(ended), tuple(left))
+                return Recovered(tuple(ended), tuple(left), tuple(unreadable))
             try:
                 yield from course(record.key).resume(Life(record.key, record.fingerprint))
                 ended.append(record.key)
@@ -53,4 +57,4 @@ def recovering(scope: str, course: Callable[[Key], Course[Any, Any]], limit: int
                 left.append((record.key, error))
         cursor = page.cursor
         if cursor is None:
-            return Recovered(tuple(ended), tuple(left))
+            return Recovered(tuple(ended), tuple(left), tuple(unreadable))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import ClassVar
 from uuid import uuid4
 
@@ -28,6 +28,13 @@ class Handles(ABC):
     @abstractmethod
     def handle(self, clock: Clock | None) -> Store:
         """A new handle whose calls block, whichever face is under test."""
+
+    def spoil(self, key: Key) -> Callable[[], object] | None:
+        """Make the stored record of `key` one that this version cannot read; returns what removes it again.
+
+        Without it (None) the tests of what happens beside such a record are skipped.
+        """
+        return None
 
     @pytest.fixture
     def clock(self) -> ManualClock:

@@ -8,7 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from semel.core.records import Key, Record
-from semel.store import Counts, Filter, Inspectable, StateFilter, Store
+from semel.errors import RecordUnreadable
+from semel.store import Counts, Filter, Inspectable, StateFilter, Store, UnreadableRecord
 from semel.testing.calls import LEASE_MS, PURGE_ALL, REFUSAL, RETENTION_MS, claim, complete, granted
 from semel.testing.clock import ManualClock
 from semel.testing.handles import Handles
@@ -125,6 +126,43 @@ class Inspecting(Handles):
         assert (counts.in_progress, counts.unknown) == (0, 3)
         if counts.exact:
             assert as_numbers(counts) == (0, 3, 1, 1)
+
+    @pytest.mark.parametrize("limit", [1, 2, 3, 100])
+    def test_one_record_that_cannot_be_read_stops_nobody(self, store: Store, key: Key, limit: int) -> None:
+        """It is named and counted, and its key is still refused: it is never treated as absent."""
+        inspect = inspecting(store)
+        store.purge(limit=PURGE_ALL)
+        keys = [replace(key, name=f"name-{number}") for number in range(7)]
+        for each in keys:
+            granted(claim(store, each, "a"))
+        before = inspect.counts()
+        mend = self.spoil(keys[3])
+        if mend is None:
+            pytest.skip("this test has no way to spoil a record of the store")
+        try:
+            found: list[str] = []
+            unreadable: list[UnreadableRecord] = []
+            cursor, looks = None, 0
+            while looks == 0 or cursor is not None:
+                page = inspect.scan(Filter(tenant=key.tenant), cursor=cursor, limit=limit)
+                assert len(page.records) + len(page.unreadable) <= limit
+                found += [record.key.name for record in page.records]
+                unreadable += page.unreadable
+                cursor, looks = page.cursor, looks + 1
+            assert sorted(found) == [f"name-{number}" for number in (0, 1, 2, 4, 5, 6)]
+            assert len(unreadable) == 1, "it is named, once"
+            one = unreadable[0]
+            assert one.place
+            assert one.reason
+            assert "name-3" not in one.place + one.reason, "lists and logs show no names"
+            counts = inspect.counts()
+            assert (counts.in_progress, counts.unreadable) == (before.in_progress - 1, before.unreadable + 1)
+            assert len(pages(inspect, Filter("in_progress", key.tenant), limit=limit)) == 6
+            for ask in (lambda: claim(store, keys[3], "b"), lambda: store.get(keys[3])):
+                with pytest.raises(RecordUnreadable):
+                    ask()
+        finally:
+            mend()
 
     @pytest.mark.parametrize("cursor", ["", "nonsense", "bm9uc2Vuc2U="])
     def test_a_cursor_of_somebody_else_is_refused(self, store: Store, cursor: str) -> None:

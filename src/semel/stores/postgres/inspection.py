@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from semel.core.effects import do
 from semel.store import Counts, Filter, Page
-from semel.stores.cursor import key_after, page
 from semel.stores.postgres.queries import PAST_RETENTION, RECORD, moment
-from semel.stores.sql.digests import SIZE, digest_of, tenant_of
-from semel.stores.sql.rows import FAILED, IN_PROGRESS, SUCCEEDED, to_record
+from semel.stores.sql.digests import SIZE, tenant_of
+from semel.stores.sql.rows import FAILED, IN_PROGRESS, SUCCEEDED, read_rows
 from semel.stores.sql.statements import Script, Statement
 
 SAMPLE_PAGES = 4_096
@@ -17,6 +17,8 @@ SAMPLE_PAGES = 4_096
 PAGES = "SELECT pg_relation_size(to_regclass($1)) / current_setting('block_size')::bigint"
 UNFINISHED = "r.state + 0 = 0"
 """As the index says it."""
+OF_NO_KNOWN_STATE = f"r.state NOT IN ({SUCCEEDED}, {FAILED})"
+CURSOR = re.compile(f"[0-9a-f]{{{2 * SIZE}}}")
 CONDITIONS = {
     "in_progress": f"{UNFINISHED} AND r.lease_until_ms > now_ms",
     "unknown": f"{UNFINISHED} AND r.lease_until_ms <= now_ms",
@@ -45,18 +47,31 @@ def scan(table: str, filter: Filter, cursor: str | None, limit: int, now_ms: int
         if value is not None:
             params.append(value)
             wanted.append(condition.format(len(params)))
-    after = key_after(cursor)
+    after = _after(cursor)
     if after is not None:
-        params.append(digest_of(after))
+        params.append(after)
         wanted.append(f"r.digest > ${len(params)}")
     rows = yield from do(
         Statement(
-            f"WITH {moment('$1')} SELECT {RECORD} FROM {table} r, moment WHERE {' AND '.join(wanted)} "
+            f"WITH {moment('$1')} SELECT {RECORD}, r.digest FROM {table} r, moment WHERE {' AND '.join(wanted)} "
             "ORDER BY r.digest LIMIT $2",
             params,
         )
     )
-    return page([to_record(row) for row in rows], limit)
+    if limit < 1:
+        raise ValueError(f"limit must be at least 1, not {limit}")
+    shown = rows[:limit]
+    records, unreadable = read_rows(shown)
+    return Page(tuple(records), bytes(shown[-1][-1]).hex() if len(rows) > limit else None, tuple(unreadable))
+
+
+def _after(cursor: str | None) -> bytes | None:
+    """The digest to continue after."""
+    if cursor is None:
+        return None
+    if not CURSOR.fullmatch(cursor):
+        raise ValueError(f"{cursor!r} is not a cursor that scan returned")
+    return bytes.fromhex(cursor)
 
 
 def counts(table: str, now_ms: int | None) -> Script[Counts]:
@@ -66,14 +81,15 @@ def counts(table: str, now_ms: int | None) -> Script[Counts]:
     ((pages,),) = yield from do(Statement(PAGES, [table]))
     share = min(1.0, SAMPLE_PAGES / max(1, pages))
     sample = f"{table} r TABLESAMPLE SYSTEM ({100 * share:.6f})"
-    sql = _counted(sample, "succeeded", "failed", f"r.state <> {IN_PROGRESS}")
-    ((succeeded, failed),) = yield from do(Statement(sql, [now_ms]))
-    return Counts(in_progress, unknown, round(succeeded / share), round(failed / share), exact=share == 1)
+    sql = _counted(sample, "succeeded", "failed", f"r.state <> {IN_PROGRESS}", OF_NO_KNOWN_STATE)
+    found = yield from do(Statement(sql, [now_ms]))
+    succeeded, failed, unreadable = (round(number / share) for number in found[0])
+    return Counts(in_progress, unknown, succeeded, failed, exact=share == 1, unreadable=unreadable)
 
 
-def _counted(source: str, one: str, other: str, among: str) -> str:
-    both = ", ".join(f"count(*) FILTER (WHERE {CONDITIONS[each]})" for each in (one, other))
-    return f"WITH {moment('$1')} SELECT {both} FROM {source}, moment WHERE {among} AND NOT ({PAST_RETENTION})"
+def _counted(source: str, one: str, other: str, among: str, *more: str) -> str:
+    counts = ", ".join(f"count(*) FILTER (WHERE {each})" for each in (CONDITIONS[one], CONDITIONS[other], *more))
+    return f"WITH {moment('$1')} SELECT {counts} FROM {source}, moment WHERE {among} AND NOT ({PAST_RETENTION})"
 
 
 def _last(params: list[Any], count: int) -> range:

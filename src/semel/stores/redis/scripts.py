@@ -16,7 +16,7 @@ from semel.core import model
 from semel.core.effects import Claim, Complete, Plan, Read, Release, Remove, Renew, Resolve, do
 from semel.core.records import Acquired, Claimed, Key, Lease, Occupied, Record, Result
 from semel.errors import RecordUnreadable, StoreError
-from semel.store import Counts, Filter, Page
+from semel.store import Counts, Filter, Page, UnreadableRecord
 from semel.stores.redis.commands import Command, Lua, Word
 from semel.stores.redis.layout import FAILED, SUCCEEDED, answer, frame, name_of, to_record
 
@@ -95,22 +95,40 @@ class Scripts:
         """A page in the order of SCAN, and by name within one step of it, so that a page may end inside a step."""
         place, passed = _place(cursor)
         found: dict[Key, Record] = {}
+        unreadable: dict[str, UnreadableRecord] = {}
+
+        def page(cursor: str | None) -> Page:
+            return Page(tuple(found.values()), cursor, tuple(unreadable.values()))
+
         while True:
             after, names = yield from self._page(place)
             names = [name for name in names if name > passed]
             while names:
                 seen_ms, *values = yield from READ.run(names, (_time(now_ms),))
                 for name, value in zip(names, values, strict=False):
-                    record = None if value is None else to_record(value)
-                    if record and filter.matches(record, seen_ms) and record.key not in found:
-                        if len(found) == limit:
-                            return Page(tuple(found.values()), f"{place}.{passed.decode()}")
-                        found[record.key] = record
+                    shown = self._shown(name, value, filter, seen_ms)
+                    fresh = isinstance(shown, Record) and shown.key not in found
+                    if (fresh or isinstance(shown, UnreadableRecord)) and len(found) + len(unreadable) == limit:
+                        return page(f"{place}.{passed.decode()}")
+                    if isinstance(shown, UnreadableRecord):
+                        unreadable[shown.place] = shown
+                    elif shown is not None:
+                        found[shown.key] = shown
                     passed = name
                 names = names[len(values) :]
             place, passed = after, b""
             if place == 0:
-                return Page(tuple(found.values()), None)
+                return page(None)
+
+    def _shown(self, name: bytes, value: Any, filter: Filter, now_ms: int) -> Record | UnreadableRecord | None:
+        """What a page shows of one value. One that cannot be read is shown, too, and stops nobody."""
+        try:
+            if isinstance(value, Exception):
+                raise self.ours(value)
+            record = None if value is None else to_record(value)
+        except RecordUnreadable as error:
+            return UnreadableRecord(name.decode("utf-8", "backslashreplace"), str(error))
+        return record if record is not None and filter.matches(record, now_ms) else None
 
     def counts(self, now_ms: int | None) -> Plan[Counts]:
         """Look at the first bytes of every record: Redis has no index that could be asked."""
@@ -121,12 +139,8 @@ class Scripts:
                 totals = [a + b for a, b in zip(totals, (yield from COUNT.run(names, (_time(now_ms),))), strict=True)]
             if place == 0:
                 break
-        if totals[4]:
-            raise RecordUnreadable(
-                f"{totals[4]} keys under {self.prefix}: are stored in a form that this version of semel does not know"
-            )
-        in_progress, unknown, succeeded, failed, _ = totals
-        return Counts(in_progress, unknown, succeeded, failed)
+        in_progress, unknown, succeeded, failed, unreadable = totals
+        return Counts(in_progress, unknown, succeeded, failed, unreadable=unreadable)
 
     def _page(self, cursor: int) -> Plan[tuple[int, list[bytes]]]:
         """One step of SCAN, which may return a name twice."""

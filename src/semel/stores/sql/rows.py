@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from semel.core.records import Key, Record, Result, State
 from semel.errors import RecordUnreadable
+from semel.store import UnreadableRecord
 
 COLUMNS = (
     "tenant",
@@ -59,10 +61,40 @@ def to_record(row: tuple[Any, ...]) -> Record:
                 result = Result(FORMATS.get(format) or format, _bytes(payload), ok=state is State.SUCCEEDED)
     except (KeyError, TypeError, ValueError) as error:
         raise RecordUnreadable(
-            f"the record of {tenant!r}, {scope!r}, {name!r} (state {code!r}, format {format!r}) was not written by a "
+            f"the record of {_shown(tenant, scope, name)} (state {code!r}, format {format!r}) was not written by a "
             f"version that this one knows: upgrade semel ({error})"
         ) from None
     return Record(key, fingerprint, state, owner, attempt, created, lease_until, expires, completed, result, refuse)
+
+
+def read_rows(rows: Sequence[tuple[Any, ...]]) -> tuple[list[Record], list[UnreadableRecord]]:
+    """The records of rows of `COLUMNS` with the digest behind them, and what of them cannot be read."""
+    records: list[Record] = []
+    unreadable: list[UnreadableRecord] = []
+    for *columns, digest in rows:
+        try:
+            records.append(_sound(to_record(tuple(columns))))
+        except RecordUnreadable as error:
+            place = digest if isinstance(digest, int) else bytes(digest).hex()
+            unreadable.append(UnreadableRecord(f"digest {place}", str(error)))
+    return records, unreadable
+
+
+def _sound(record: Record) -> Record:
+    """SQLite keeps text where a number belongs, and bytes that are no text, if a damaged file has them there."""
+    texts = (record.fingerprint, record.owner)
+    numbers = (record.attempt, record.created_ms, record.lease_until_ms, record.expires_ms, record.refuse_ms)
+    if not all(isinstance(each, str) for each in texts) or not all(isinstance(each, int) for each in numbers):
+        raise RecordUnreadable(f"the record of {record.key} is damaged: a column holds another type than its own")
+    return record
+
+
+def _shown(tenant: Any, scope: Any, name: Any) -> str:
+    """The key of a row, as logs show it; a damaged one may be no key."""
+    try:
+        return str(Key(tenant, scope, name))
+    except (TypeError, ValueError):
+        return f"a damaged key (tenant {tenant!r}, scope {scope!r})"
 
 
 def checked(record: Record, key: Key) -> Record:

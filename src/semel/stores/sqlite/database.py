@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from semel.core.effects import Claim, Complete, Effect, Release, Remove, Resolve
@@ -27,6 +28,23 @@ def migrate(settings: Settings) -> list[int]:
         return connections.prepare()
     finally:
         connections.close()
+
+
+@contextmanager
+def damaged_text(connection: sqlite3.Connection) -> Iterator[None]:
+    """Let text that is not UTF-8 come as bytes: one damaged row must not hide all others from an operator."""
+
+    def text_or_bytes(data: bytes) -> str | bytes:
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return data
+
+    connection.text_factory = text_or_bytes
+    try:
+        yield
+    finally:
+        connection.text_factory = str
 
 
 class Begun:
@@ -153,7 +171,7 @@ class Database:
         return self.writer.run(calls)
 
     def scan(self, filter: Filter, cursor: str | None, limit: int) -> Page:
-        with self._connections.lend("read") as connection:
+        with self._connections.lend("read") as connection, damaged_text(connection):
             return drive(inspection.scan(filter, cursor, limit, self._clock()), runner(connection))
 
     def counts(self) -> Counts:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 from semel.core.effects import do
 from semel.store import Counts, Filter, Page
-from semel.stores.cursor import key_after, page
-from semel.stores.sql.digests import number_of, numbers_of
-from semel.stores.sql.rows import FAILED, SUCCEEDED, to_record
+from semel.stores.sql.digests import numbers_of
+from semel.stores.sql.rows import COLUMNS, FAILED, SUCCEEDED, read_rows
 from semel.stores.sql.statements import Script, Statement
-from semel.stores.sqlite.scripts import FINISHED_PAST_RETENTION, LAPSED_PAST_RETENTION, PAST_RETENTION, SELECT
+from semel.stores.sqlite.scripts import FINISHED_PAST_RETENTION, LAPSED_PAST_RETENTION, PAST_RETENTION
 
+CURSOR = re.compile(r"(-?\d{1,19})\.(\d{1,19})")
+SELECT = f"SELECT {', '.join(COLUMNS)}, digest, nth FROM semel_records"
 IN_PROGRESS = f"{SELECT} INDEXED BY semel_in_progress WHERE state = 0"  # few among many, so they are sorted when found
 SCANS = {
     None: f"{SELECT} WHERE true",
@@ -28,7 +31,7 @@ COUNT_FINISHED = f"""SELECT state, count(*) FROM semel_records INDEXED BY semel_
 def scan(filter: Filter, cursor: str | None, limit: int, now_ms: int) -> Script[Page]:
     if limit < 1:
         raise ValueError(f"limit must be at least 1, not {limit}")
-    after = key_after(cursor)
+    after = _after(cursor)
     sql = f"{SCANS[filter.state]} AND NOT {PAST_RETENTION} AND created_ms <= :created"
     if filter.tenant is not None:
         sql += " AND digest BETWEEN :tenant_first AND :tenant_last AND tenant = :tenant"
@@ -37,10 +40,10 @@ def scan(filter: Filter, cursor: str | None, limit: int, now_ms: int) -> Script[
     if filter.name_prefix:
         sql += " AND substr(name, 1, :prefix_size) = :prefix"
     if after is not None:
-        sql += " AND (digest, tenant, scope, name) > (:after_digest, :after_tenant, :after_scope, :after_name)"
+        sql += " AND (digest, nth) > (:after_digest, :after_nth)"
     first, last = numbers_of(filter.tenant or "")
     if after is not None:
-        first = max(first, number_of(after))  # of two lower bounds SQLite would take the one that is met first
+        first = max(first, after[0])  # of two lower bounds SQLite would take the one that is met first
     given = {
         "now": now_ms,
         "created": now_ms - filter.older_than_ms,
@@ -50,17 +53,28 @@ def scan(filter: Filter, cursor: str | None, limit: int, now_ms: int) -> Script[
         "scope": filter.scope,
         "prefix": filter.name_prefix,
         "prefix_size": len(filter.name_prefix),
-        "after_digest": after and number_of(after),
-        "after_tenant": after and after.tenant,
-        "after_scope": after and after.scope,
-        "after_name": after and after.name,
+        "after_digest": after and after[0],
+        "after_nth": after and after[1],
         "limit": limit + 1,
     }
-    rows = yield from do(Statement(f"{sql} ORDER BY digest, tenant, scope, name LIMIT :limit", given))
-    return page([to_record(row) for row in rows], limit)
+    rows = yield from do(Statement(f"{sql} ORDER BY digest, nth LIMIT :limit", given))
+    shown = rows[:limit]
+    records, unreadable = read_rows([row[:-1] for row in shown])
+    further = f"{shown[-1][-2]}.{shown[-1][-1]}" if len(rows) > limit else None
+    return Page(tuple(records), further, tuple(unreadable))
+
+
+def _after(cursor: str | None) -> tuple[int, int] | None:
+    """The digest and the number of the row to continue after: they can be read whatever the rest of it holds."""
+    if cursor is None:
+        return None
+    if not (match := CURSOR.fullmatch(cursor)):
+        raise ValueError(f"{cursor!r} is not a cursor that scan returned")
+    return int(match[1]), int(match[2])
 
 
 def counts(now_ms: int) -> Script[Counts]:
     [(in_progress, unknown)] = yield from do(Statement(COUNT_IN_PROGRESS, {"now": now_ms}))
     finished = dict[int, int]((yield from do(Statement(COUNT_FINISHED, {"now": now_ms}))))
-    return Counts(in_progress - unknown, unknown, finished.get(SUCCEEDED, 0), finished.get(FAILED, 0))
+    succeeded, failed = finished.pop(SUCCEEDED, 0), finished.pop(FAILED, 0)
+    return Counts(in_progress - unknown, unknown, succeeded, failed, unreadable=sum(finished.values()))

@@ -34,5 +34,7 @@ class Command(BaseCommand):
                     f"in progress {counts.in_progress}, unknown {counts.unknown}, "
                     f"{about}succeeded {counts.succeeded}, {about}failed {counts.failed}"
                 )
+                if counts.unreadable:
+                    self.stderr.write(f"{about}{counts.unreadable} records cannot be read: their keys are refused")
         except (ImproperlyConfigured, StoreError) as error:
             raise CommandError(str(error)) from error
