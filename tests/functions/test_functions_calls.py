@@ -352,6 +352,74 @@ def test_methods() -> None:
     assert (Shop.pay.__doc__, Shop.pay.__name__) == ("Pays.", "pay")
 
 
+def test_a_plain_function_may_call_its_first_parameter_self_or_cls(
+    protect: Callable[..., Callable[[Callable[..., Any]], Pay]],
+) -> None:
+    """It is an argument like others: another one makes another call."""
+    effects: list[str] = []
+
+    @protect()
+    def charge(cls: str, order: str) -> str:
+        effects.append(cls)
+        return cls
+
+    @protect(fingerprint=None)
+    def refund(self: str, order: str) -> str:
+        effects.append(self)
+        return self
+
+    assert [charge("gold", "1"), charge("gold", "1")] == ["gold", "gold"]
+    with pytest.raises(semel.KeyReused):
+        charge("silver", "1")
+    assert refund("gold", "2") == "gold"
+    with pytest.raises(semel.KeyReused):
+        refund("silver", "2")
+    assert effects == ["gold", "gold"]
+
+
+class Counter:
+    """Methods of every kind, one below another decorator, and one that is put there later."""
+
+    store = semel.open_store("memory://")
+    effects: ClassVar[list[str]] = []
+
+    @staticmethod
+    @semel.idempotent(store=store, key="order")
+    def pack(cls: object, order: str) -> str:
+        Counter.effects.append(f"pack {cls}")
+        return "packed"
+
+    @functools.lru_cache  # noqa: B019
+    @semel.idempotent(store=store, key="order")
+    def sell(self, order: str) -> str:
+        Counter.effects.append("sell")
+        return "sold"
+
+
+@semel.idempotent(store=Counter.store, key="order")
+def send(self: object, order: str) -> str:
+    Counter.effects.append("send")
+    return "sent"
+
+
+Counter.send = send  # type: ignore[attr-defined]
+
+
+class Branchless(Counter):
+    pass
+
+
+def test_only_the_object_or_class_of_a_real_method_is_no_argument() -> None:
+    Counter.effects.clear()
+    assert [Counter.pack("gold", "1"), Counter().pack("gold", "1")] == ["packed", "packed"]
+    for other in ("silver", Counter):
+        with pytest.raises((semel.KeyReused, semel.Unstorable)):
+            Counter.pack(other, "1")
+    assert [Counter().sell("2"), Branchless().sell("2")] == ["sold", "sold"]
+    assert [Counter().send("3"), Branchless().send("3")] == ["sent", "sent"]  # type: ignore[attr-defined]
+    assert Counter.effects == ["pack gold", "sell", "send"]
+
+
 def test_what_has_no_single_result_is_refused_before_it_runs(store: semel.Store) -> None:
     once = semel.idempotent(store=store, key="order")
 

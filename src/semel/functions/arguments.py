@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from inspect import BoundArguments
 from typing import Any
 from uuid import UUID
+from weakref import WeakKeyDictionary
 
 from semel.core.records import plain_text
 
@@ -24,6 +25,8 @@ class Arguments:
         tenant: Chosen | None,
         fingerprint: Chosen | Iterable[str] | None,
     ) -> None:
+        self._function = function
+        self._owners: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
         self._name = getattr(function, "__qualname__", repr(function))
         self._signature = inspect.signature(function)
         self._key = self._reader("key", key)
@@ -58,8 +61,15 @@ class Arguments:
     def _all(self, bound: BoundArguments) -> dict[str, object]:
         """All arguments, but not the object or class that a method belongs to."""
         names = list(bound.arguments)
-        own = 1 if names and names[0] in ("self", "cls") else 0
+        own = 1 if names and names[0] in ("self", "cls") and self._is_method_of(bound.arguments[names[0]]) else 0
         return {name: bound.arguments[name] for name in names[own:]}
+
+    def _is_method_of(self, first: object) -> bool:
+        """Whether the function is a method of `first`, an object or a class; a plain one may have such parameters."""
+        owner = first if isinstance(first, type) else type(first)
+        if (known := self._owners.get(owner)) is None:
+            known = self._owners[owner] = is_method_in(owner, self._function)
+        return known
 
     def _fingerprinter(self, chosen: Chosen | Iterable[str] | None) -> Callable[[BoundArguments], object]:
         if chosen is None:
@@ -88,6 +98,21 @@ class Arguments:
         if first not in self._signature.parameters:
             has = ", ".join(self._signature.parameters) or "none"
             raise TypeError(f"{option}={path!r}: {self._name}() has no parameter {first!r}; it has {has}")
+
+
+def is_method_in(owner: type, function: Callable[..., object]) -> bool:
+    """Whether `owner`, or a class that it inherits from, has `function` as a method that is given its object or class.
+
+    Found there under its name, or else by where it was defined: another decorator may hide it.
+    """
+    name, place = getattr(function, "__name__", ""), getattr(function, "__qualname__", "").rpartition(".")[0]
+    found = inspect.getattr_static(owner, name, None)
+    if isinstance(found, staticmethod):
+        return False
+    inner = found.__func__ if isinstance(found, classmethod) else found
+    if callable(inner) and inspect.unwrap(inner) is inspect.unwrap(function):
+        return True
+    return any((base.__qualname__, base.__module__) == (place, function.__module__) for base in owner.__mro__)
 
 
 def _text(value: str | int | UUID) -> str:
