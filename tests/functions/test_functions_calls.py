@@ -409,6 +409,55 @@ class Branchless(Counter):
     pass
 
 
+class Ticket:
+    """No data by itself."""
+
+
+class Torn(Exception):
+    pass
+
+
+def tear(_: object) -> str:
+    raise Torn("no paper")
+
+
+def test_an_adapter_that_fails_while_storing_leaves_the_key_protected(
+    protect: Callable[..., Callable[[Callable[..., Any]], Pay]],
+) -> None:
+    """The work has run. Its result cannot be kept, which is known: nothing about the outcome is unknown."""
+    effects: list[str] = []
+
+    @protect(adapters={Ticket: (tear, tear)})
+    def book(order: str, amount: object) -> Ticket:
+        effects.append(order)
+        return Ticket()
+
+    for _ in range(2):
+        with pytest.raises(semel.ResultNotKept, match="Torn: no paper"):
+            book("1", 5)
+    assert effects == ["1"]
+    with pytest.raises(semel.Unstorable, match=r"Torn: no paper.*Nothing was run"):
+        book("2", Ticket())
+    assert effects == ["1"]
+
+
+def test_an_adapter_that_fails_while_replaying_makes_the_record_unreadable(
+    protect: Callable[..., Callable[[Callable[..., Any]], Pay]],
+) -> None:
+    """What it raises must not look as if the work had raised it."""
+    effects: list[str] = []
+
+    @protect(adapters={Ticket: (lambda ticket: "paper", tear)})
+    def book(order: str) -> Ticket:
+        effects.append(order)
+        return Ticket()
+
+    book("1")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    with pytest.raises(semel.RecordUnreadable, match="Torn"):
+        book("1")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    assert effects == ["1"]
+
+
 def test_only_the_object_or_class_of_a_real_method_is_no_argument() -> None:
     Counter.effects.clear()
     assert [Counter.pack("gold", "1"), Counter().pack("gold", "1")] == ["packed", "packed"]

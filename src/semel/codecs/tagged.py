@@ -70,8 +70,12 @@ class Tagged:
     def encode(self, value: object) -> bytes:
         try:
             return self._pack(self._data(value, 0))
-        except (UnicodeEncodeError, AttributeError, OverflowError) as error:
-            raise Unstorable(f"{type(value).__name__}: {error}") from error
+        except Unstorable:
+            raise
+        except Exception as error:  # of an adapter, of a property: whatever it is, the value cannot be stored
+            raise Unstorable(
+                f"{type(value).__name__} could not be turned into data ({type(error).__name__}: {error})."
+            ) from error
 
     def decode(self, payload: bytes) -> object:
         value: object = self._unpack(payload)

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, assert_never, cast
 
-import msgspec
-
 from semel.codecs.annotations import classes_in
 from semel.codecs.shapes import Adapter
 from semel.codecs.tagged import Known, Tagged
@@ -91,8 +89,10 @@ class Values(Generic[R]):
                 return Raised(cast(Exception, self._errors.decode(result.payload)))
             if result.format == TOMBSTONE:
                 return NotKept(result.payload.decode())
-        except (msgspec.MsgspecError, LookupError, TypeError, ValueError, AttributeError) as error:
-            raise RecordUnreadable(f"the stored result does not fit the function any more: {error}") from error
+        except Exception as error:  # of an adapter, too: it must not look as if the work had raised it
+            raise RecordUnreadable(
+                f"the stored result does not fit the function any more: {type(error).__name__}: {error}"
+            ) from error
         raise RecordUnreadable(f"the stored result has format {result.format!r}, and a function's has {FORMAT!r}")
 
     def canonical(self, value: object) -> bytes:
