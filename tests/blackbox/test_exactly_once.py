@@ -44,6 +44,7 @@ GOOD = Evidence(
     runs={("asyncpg", "key-1"): [Ran("r0", 2.0, 3.9, "OSError"), Ran("r1", 5.0, 6.0, ANSWERED)]},
     last={PAID: "201", DECLINED: "402", LARGE: "409 result-not-kept"},
     beside_twins=[("asyncpg", True)],
+    far_twins=[("asyncpg", True)],
     late=[("asyncpg", True)],
     after_cuts=[("asyncpg", True)],
 )
@@ -67,6 +68,7 @@ WRONG = {
     "no request is left without an answer": replace(GOOD, asked=[Asked(PAID, 1.0, 16.0, None, OVERDUE)]),
     "no transaction is left open, and all connections are back in their pools": replace(GOOD, left_open=["asyncpg: 1"]),
     "twins that wait take no connection from other keys": replace(GOOD, beside_twins=[("asyncpg", False)]),
+    "a twin waits no longer than `wait`, also on a slow network": replace(GOOD, far_twins=[("asyncpg", False)]),
     "a request that outlasts the lease succeeds all the same": replace(GOOD, late=[("asyncpg", False)]),
     "after a handler was cut off its key and its connection are free": replace(GOOD, after_cuts=[("asyncpg", False)]),
 }

@@ -43,6 +43,8 @@ class Evidence:
     """Transactions that were open, and connections that were not back in their pools, when all was quiet."""
     beside_twins: Sequence[tuple[str, bool]] = ()
     """Requests beside many twins of another key that wait: whether they were answered without waiting for those."""
+    far_twins: Sequence[tuple[str, bool]] = ()
+    """Twins of a long request, on a slow network: whether they waited no longer than they should."""
     late: Sequence[tuple[str, bool]] = ()
     """Requests that outlast the lease: whether they were answered with their own success."""
     after_cuts: Sequence[tuple[str, bool]] = ()
@@ -183,6 +185,10 @@ def twins_leave_room(evidence: Evidence) -> Finding:
     return finding_of("twins that wait take no connection from other keys", [*evidence.beside_twins])
 
 
+def waiting_is_bounded(evidence: Evidence) -> Finding:
+    return finding_of("a twin waits no longer than `wait`, also on a slow network", [*evidence.far_twins])
+
+
 def late_is_only_late(evidence: Evidence) -> Finding:
     return finding_of("a request that outlasts the lease succeeds all the same", [*evidence.late])
 
@@ -204,6 +210,7 @@ INVARIANTS: tuple[Callable[[Evidence], Finding], ...] = (
     every_request_is_answered,
     nothing_is_left_open,
     twins_leave_room,
+    waiting_is_bounded,
     late_is_only_late,
     a_cut_off_handler_is_over,
 )

@@ -10,7 +10,8 @@ from typing import Any
 from blackbox.exactly_once.callers import HERD, Callers
 from blackbox.exactly_once.connections import POOL
 from blackbox.exactly_once.deployment import Deployment, ask
-from blackbox.exactly_once.orders import LEASE_S, Arm, Kind
+from blackbox.exactly_once.orders import LEASE_S, WAIT_S, Arm, Kind
+from semel.testing.proxy import Fault
 
 Verdict = tuple[str, bool]
 PROBE_S = 20.0
@@ -18,6 +19,8 @@ PROBE_S = 20.0
 HELD_S = 2.2
 """How long the first of the twins takes."""
 LATE_S = 1.2
+FAR_HELD_S = 7.0
+EXCHANGE_S = 0.2
 LOOKS = 10
 OTHERS = 2
 
@@ -33,6 +36,13 @@ async def ask_beside_twins(callers: Callers, deployment: Deployment) -> list[Ver
     """SQLite has one writer: there everything waits for everything."""
     arms = [arm for arm in deployment.arms if arm.database == "postgres"]
     probes = (_within_bound(arm, _beside_twins(callers, deployment, arm)) for arm in arms)
+    return [*await asyncio.gather(*probes)]
+
+
+async def ask_far_twins(callers: Callers, deployment: Deployment) -> list[Verdict]:
+    """Twins on another server, where every exchange with the database takes a while."""
+    arms = [arm for arm in deployment.arms if arm.database == "postgres" and len(deployment.ports(arm.name)) > 1]
+    probes = (_within_bound(arm, _far_twin(callers, deployment, arm)) for arm in arms)
     return [*await asyncio.gather(*probes)]
 
 
@@ -77,6 +87,21 @@ async def _beside_twins(callers: Callers, deployment: Deployment, arm: Arm) -> V
     await asyncio.gather(first, *herd)
     what = f"{arm.name}: connections in use while {HERD} twins wait for one {lent}, other keys were told {others}"
     return what, min(lent, default=0) <= 1 and others == ["201"] * OTHERS
+
+
+async def _far_twin(callers: Callers, deployment: Deployment, arm: Arm) -> Verdict:
+    """The first one runs for much longer than `wait`, so a twin that keeps to `wait` is told that it still runs."""
+    near, far = deployment.ports(arm.name)[:2]
+    order = callers.order(arm.name, Kind.SLOW, FAR_HELD_S)
+    first = asyncio.create_task(callers.ask(order, port=near))
+    await asyncio.sleep(0.5)
+    slow = deployment.links[arm.name].inject(Fault.DELAY, times=None, delay_s=EXCHANGE_S)
+    begun = time.monotonic()
+    said = (await callers.ask(order, port=far)).said
+    took_s = time.monotonic() - begun
+    slow.cancel()
+    await first
+    return f"{arm.name}: told {said} after {took_s:.1f} s, wait is {WAIT_S} s", said == "409 in-progress"
 
 
 async def _late(callers: Callers, deployment: Deployment, arm: Arm) -> Verdict:

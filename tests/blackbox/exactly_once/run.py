@@ -17,7 +17,14 @@ from blackbox.exactly_once.journal import read_journal
 from blackbox.exactly_once.judge import Evidence, findings
 from blackbox.exactly_once.nemesis import Nemesis
 from blackbox.exactly_once.orders import ARMS, CONTROL, Arm, Order
-from blackbox.exactly_once.probes import ask_after_cuts, ask_beside_twins, ask_late, left_open, use_connections
+from blackbox.exactly_once.probes import (
+    ask_after_cuts,
+    ask_beside_twins,
+    ask_far_twins,
+    ask_late,
+    left_open,
+    use_connections,
+)
 from blackbox.exactly_once.seeded import Fault
 from blackbox.run import Outcome, Profile
 
@@ -128,6 +135,7 @@ async def _ask_all(callers: Callers, _: Deployment) -> dict[Order, str]:
 QUESTIONS: Mapping[str, Callable[[Callers, Deployment], Awaitable[Any]]] = {
     "late": ask_late,
     "beside_twins": ask_beside_twins,
+    "far_twins": ask_far_twins,
     "after_cuts": ask_after_cuts,
     "last": _ask_all,
     "left_open": lambda _, deployment: left_open(deployment, patience_s=5.0),
