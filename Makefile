@@ -86,10 +86,10 @@ blackbox-exactly-once: $(READY) ## rows and record in one transaction, under fir
 	@PYTHONPATH=tests $(BIN)/python -m blackbox.exactly_once $(ARGS)
 
 .PHONY: sim sim-long spin
-sim: $(READY) ## deterministic simulation: 5 000 histories of the real code (SEMEL_SEED=n tells one of them)
+sim: $(READY) ## deterministic simulation: 5 000 histories of leases and of exactly-once (SEMEL_SEED=n tells one of them)
 	@PYTHONPATH=tests $(BIN)/python -m simulation $(ARGS)
 
-sim-long: $(READY) ## a million histories on all cores; the report is build/simulation.json
+sim-long: $(READY) ## a million histories of each on all cores; the reports are build/simulation*.json
 	@PYTHONPATH=tests $(BIN)/python -m simulation --long $(ARGS)
 
 spin: $(READY) ## model checking: three workers, four workers, and every fault of the model

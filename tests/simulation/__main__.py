@@ -10,42 +10,43 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from simulation.corpus import Known, join, load
-from simulation.invariants import INVARIANTS, MUST_REACH
+from simulation.profiles import LEASES, PROFILES, Profile
 from simulation.runs import Tally, run_scenarios, run_seeds
-from simulation.scenario import Scenario, draw
-from simulation.shrink import shrink
-from simulation.world import run
+from simulation.shrink import shrink, violated_by
 
 QUICK = 5_000
 LONG = 1_000_000
 PART = 500
 HANG_S = 300
 """A part that takes longer is stuck inside of one step: its stack is shown."""
-REPORT = Path(__file__).parents[2] / "build" / "simulation.json"
+BUILD = Path(__file__).parents[2] / "build"
+REPORTS = {"leases": BUILD / "simulation.json", "exactly-once": BUILD / "simulation-exactly-once.json"}
 
 
-def replay(scenario: Scenario) -> int:
+def replay(scenario: Any, profile: Profile) -> int:
     """Tell one history."""
     print(scenario.choices)
     for part in (*scenario.operations, *scenario.callers, *scenario.process_faults):
         print(f"  {part}")
     for fault in (*scenario.message_faults, *scenario.store_faults):
         print(f"  {fault}")
-    world = run(scenario, trace=True)
+    world = profile.run(scenario, trace=True)
     print("\n".join(world.trace or ()))
     for name, detail in world.violations:
-        print(f"VIOLATED {name} ({INVARIANTS[name][1]}): {detail}")
+        print(f"VIOLATED {name} ({profile.invariants[name][1]}): {detail}")
     print(f"{len(world.violations)} violations, digest {world.digest()}")
     return bool(world.violations)
 
 
-def part(seeds: range) -> Tally:
+def part(seeds: range, profile: str) -> Tally:
     faulthandler.dump_traceback_later(HANG_S, exit=True)
     try:
-        return run_seeds(seeds)
+        return run_seeds(seeds, PROFILES[profile])
     finally:
         faulthandler.cancel_dump_traceback_later()
 
@@ -55,10 +56,10 @@ def parts(first: int, count: int) -> Iterator[range]:
         yield range(start, min(start + PART, first + count))
 
 
-def many(first: int, count: int, processes: int) -> Tally:
+def many(profile: Profile, first: int, count: int, processes: int) -> Tally:
     total, started = Tally(), time.monotonic()
     with ProcessPoolExecutor(processes) as pool:
-        for tally in pool.map(part, parts(first, count)):
+        for tally in pool.map(partial(part, profile=profile.name), parts(first, count)):
             total.add(tally)
             done_s = time.monotonic() - started
             print(
@@ -71,13 +72,13 @@ def many(first: int, count: int, processes: int) -> Tally:
     return total
 
 
-def keep_failures(tally: Tally) -> None:
+def keep_failures(tally: Tally, profile: Profile) -> None:
     """Each failing seed is made smaller and joins the corpus."""
     for seed in sorted(tally.failed)[:10]:
-        smaller = shrink(draw(seed))
-        join(Known(f"seed {seed}", tuple(tally.failed[seed]), smaller))
+        smaller = shrink(profile.draw(seed), partial(violated_by, profile))
+        join(Known(f"seed {seed}", tuple(tally.failed[seed]), smaller), profile)
         print(f"the smallest history of seed {seed}, which is in corpus.jsonl from now on:")
-        replay(smaller)
+        replay(smaller, profile)
 
 
 def report(tally: Tally, file: Path) -> None:
@@ -105,29 +106,40 @@ def main() -> int:
     parser.add_argument("--count", type=int, help="how many seeds")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--check", action="store_true", help="say whether all is well, and write nothing")
+    parser.add_argument("--only", choices=list(PROFILES), help="one of the simulations; both by default")
     options = parser.parse_args()
     if given := os.environ.get("SEMEL_SEED"):
-        return replay(draw(int(given)))
-    tally = many(options.first, options.count or (LONG if options.long else QUICK), options.processes)
-    known = Tally() if options.check else run_corpus()
-    missed = sorted(MUST_REACH - set(tally.reached))
+        profile = PROFILES[options.only or LEASES.name]
+        return replay(profile.draw(int(given)), profile)
+    chosen = [profile for name, profile in PROFILES.items() if options.only in (None, name)]
+    return max([simulate(profile, options) for profile in chosen])
+
+
+def simulate(profile: Profile, options: argparse.Namespace) -> int:
+    print(f"{profile.name}:")
+    count = options.count or (LONG if options.long else QUICK)
+    tally = many(profile, options.first, count, options.processes)
+    known = Tally() if options.check else run_corpus(profile)
+    missed = sorted(profile.must_reach - set(tally.reached))
     if missed:
         print(f"never reached: {', '.join(missed)}")
     print(
-        f"{len(INVARIANTS)} invariants, {len(MUST_REACH)} events that must be reached, {tally.requests} requests, "
-        f"{tally.entries} entries, {tally.virtual_s / 3600:.1f} hours of virtual time, {tally.seconds:.1f} s"
+        f"{len(profile.invariants)} invariants, {len(profile.must_reach)} events that must be reached, "
+        f"{tally.requests} requests, {tally.entries} entries, {tally.virtual_s / 3600:.1f} hours of virtual time, "
+        f"{tally.seconds:.1f} s"
     )
     for seed, names in tally.failed.items():
-        print(f"seed {seed} violated {', '.join(names)}: SEMEL_SEED={seed} make sim tells its history")
+        way = f"SEMEL_SEED={seed} make sim ARGS=--only={profile.name}"
+        print(f"seed {seed} violated {', '.join(names)}: {way} tells its history")
     if options.long:
-        report(tally, REPORT)
+        report(tally, REPORTS[profile.name])
     if not options.check:
-        keep_failures(tally)
-    return bool(tally.failed or known.failed or missed)
+        keep_failures(tally, profile)
+    return int(bool(tally.failed or known.failed or missed))
 
 
-def run_corpus() -> Tally:
-    known = run_scenarios(scenario for each in load() for scenario in each.schedules())
+def run_corpus(profile: Profile) -> Tally:
+    known = run_scenarios((scenario for each in load(profile) for scenario in each.schedules()), profile)
     print(f"{known.histories} histories of the corpus, {len(known.failed)} failed")
     return known
 

@@ -1,8 +1,9 @@
-"""The control: with a fault in the protocol the simulation must fail, or its silence without one means nothing.
+"""The control: with a fault in the code the simulation must fail, or its silence without one means nothing.
 
 `python -m simulation.control` seeds every fault, counts which invariants notice it, writes that down for the docs, and
-keeps the smallest history that found it. `python -m simulation.control NAME` seeds one and stops at the first failing
-history, beginning with the one that found it last time.
+keeps the smallest history that found it. `--only=exactly-once` seeds the faults of one simulation. With the name of a
+simulation and of a fault it seeds that fault and stops at the first failing history, beginning with the one that found
+it last time.
 """
 
 from __future__ import annotations
@@ -11,12 +12,24 @@ import json
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from mutants.fault import Fault
 from simulation.faults import FAULTS
 from simulation.seeding import seed
+from simulation.transactions.faults import FAULTS as TRANSACTION_FAULTS
 
-FOUND = Path(__file__).with_name("found.json")
+if TYPE_CHECKING:
+    from simulation.profiles import Profile
+
+SEEDED: dict[str, list[Fault]] = {"leases": FAULTS, "exactly-once": TRANSACTION_FAULTS}
+"""The faults of each simulation, by its name. Nothing of semel is imported before one of them is seeded."""
+FOUND = {
+    "leases": Path(__file__).with_name("found.json"),
+    "exactly-once": Path(__file__).with_name("transactions") / "found.json",
+}
 SEEDS = 6_000
 """How many histories a fault may take before it counts as not noticed."""
 COUNTED = 400
@@ -33,28 +46,34 @@ class Found:
     violated: dict[str, int]
 
 
-def hunt(name: str) -> Found:
-    """Up to the first history that fails. In this process, which must not have imported semel yet."""
-    seed(next(fault for fault in FAULTS if fault.breaks == name))
-    from simulation.invariants import INVARIANTS
+def _seed(of: str, name: str) -> Profile:
+    """Seed the fault in this process, which must not have imported semel yet."""
+    seed(next(fault for fault in SEEDED[of] if fault.breaks == name))
+    from simulation.profiles import PROFILES
+
+    return PROFILES[of]
+
+
+def hunt(of: str, name: str) -> Found:
+    """Up to the first history that fails."""
+    profile = _seed(of, name)
     from simulation.runs import run_seeds
 
-    before = next((found.first for found in load() if found.fault == name), 0)
-    tally = run_seeds((before, *range(SEEDS)), until=frozenset(INVARIANTS) - CRASHES)
+    before = next((found.first for found in load(profile.name) if found.fault == name), 0)
+    tally = run_seeds((before, *range(SEEDS)), profile, until=frozenset(profile.invariants) - CRASHES)
     return Found(name, _first(tally.failed), dict(tally.violated))
 
 
-def count(name: str) -> Found:
+def count(of: str, name: str) -> Found:
     """Every invariant that notices it. The first failing history is made smaller and joins the corpus."""
-    seed(next(fault for fault in FAULTS if fault.breaks == name))
-    from simulation.invariants import INVARIANTS
+    profile = _seed(of, name)
     from simulation.runs import run_seeds
 
-    tally = run_seeds(range(COUNTED))
+    tally = run_seeds(range(COUNTED), profile)
     if _first(tally.failed) < 0:  # it takes a rare history
-        tally = run_seeds(range(COUNTED, SEEDS), until=frozenset(INVARIANTS) - CRASHES)
+        tally = run_seeds(range(COUNTED, SEEDS), profile, until=frozenset(profile.invariants) - CRASHES)
     if _first(tally.failed) >= 0:
-        _keep(name, _first(tally.failed))
+        _keep(name, _first(tally.failed), profile)
     return Found(name, _first(tally.failed), dict(tally.violated.most_common()))
 
 
@@ -63,23 +82,22 @@ def _first(failed: dict[int, list[str]]) -> int:
     return min((seed for seed, names in failed.items() if set(names) - CRASHES), default=-1)
 
 
-def _keep(name: str, number: int) -> None:
+def _keep(name: str, number: int, profile: Profile) -> None:
     from simulation.corpus import Known, join
-    from simulation.scenario import draw
     from simulation.shrink import shrink, violated_by
 
-    smallest = shrink(draw(number))
-    join(Known(f"seeded: {name}", tuple(sorted(violated_by(smallest))), smallest))
+    smallest = shrink(profile.draw(number), partial(violated_by, profile))
+    join(Known(f"seeded: {name}", tuple(sorted(violated_by(profile, smallest))), smallest), profile)
 
 
-def load() -> list[Found]:
-    return [Found(**each) for each in json.loads(FOUND.read_text())]
+def load(of: str = "leases") -> list[Found]:
+    return [Found(**each) for each in json.loads(FOUND[of].read_text())]
 
 
-def apart(name: str, *options: str) -> Found:
+def apart(of: str, name: str, *options: str) -> Found:
     """In a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-m", "simulation.control", name, *options],
+        [sys.executable, "-m", "simulation.control", of, name, *options],
         cwd=Path(__file__).parents[1],
         capture_output=True,
         text=True,
@@ -92,11 +110,17 @@ def apart(name: str, *options: str) -> Found:
 def main(arguments: list[str]) -> int:
     names = [argument for argument in arguments if not argument.startswith("--")]
     if names:
-        print(json.dumps(asdict((count if "--count" in arguments else hunt)(names[0]))))
+        print(json.dumps(asdict((count if "--count" in arguments else hunt)(*names))))
         return 0
+    of = next((argument.removeprefix("--only=") for argument in arguments if argument.startswith("--only=")), "")
+    return max([seed_all(each) for each in SEEDED if of in ("", each)])
+
+
+def seed_all(of: str) -> int:
+    """Every fault of one simulation, each in a process of its own."""
     every = []
-    for fault in FAULTS:
-        found = apart(fault.breaks, "--count")
+    for fault in SEEDED[of]:
+        found = apart(of, fault.breaks, "--count")
         every.append(found)
         by = ", ".join(f"{name} {count}" for name, count in found.violated.items())
         print(
@@ -104,7 +128,7 @@ def main(arguments: list[str]) -> int:
         )
     alive = sum(found.first < 0 for found in every)
     print(f"{len(every)} faults seeded, " + (f"{alive} not noticed" if alive else "all of them noticed"))
-    FOUND.write_text(json.dumps([asdict(found) for found in every], indent=1) + "\n")
+    FOUND[of].write_text(json.dumps([asdict(found) for found in every], indent=1) + "\n")
     return bool(alive)
 
 

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from simulation.scenario import Scenario
+from simulation.profiles import LEASES, Profile
 
-FILE = Path(__file__).with_name("corpus.jsonl")
 SCHEDULES = 20
 
 
@@ -23,23 +22,24 @@ class Known:
 
     found: str
     violated: tuple[str, ...]
-    scenario: Scenario
+    scenario: Any
 
-    def schedules(self, count: int = SCHEDULES) -> Iterator[Scenario]:
+    def schedules(self, count: int = SCHEDULES) -> Iterator[Any]:
         for number in range(count):
             yield replace(self.scenario, seed=self.scenario.seed + number * 1_000_003)
 
 
-def load() -> list[Known]:
-    return [msgspec.json.decode(line, type=Known) for line in FILE.read_bytes().splitlines()]
+def load(profile: Profile = LEASES) -> list[Known]:
+    known = [msgspec.json.decode(line, type=Known) for line in profile.corpus.read_bytes().splitlines()]
+    return [replace(each, scenario=msgspec.convert(each.scenario, profile.kind)) for each in known]
 
 
-def save(known: Iterable[Known]) -> None:
-    FILE.write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in known))
+def save(known: Iterable[Known], profile: Profile = LEASES) -> None:
+    profile.corpus.write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in known))
 
 
-def join(new: Known) -> None:
+def join(new: Known, profile: Profile = LEASES) -> None:
     """Add one, unless it is there."""
-    known = load()
+    known = load(profile)
     if new.scenario not in [each.scenario for each in known]:
-        save([*known, new])
+        save([*known, new], profile)

@@ -8,15 +8,16 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 from semel.core import model, protocol
-from simulation.control import COUNTED, load
+from simulation.control import COUNTED, SEEDED, load
 from simulation.corpus import load as load_corpus
-from simulation.faults import FAULTS
-from simulation.invariants import INVARIANTS, MUST_REACH
+from simulation.profiles import EXACTLY_ONCE, LEASES, Profile
 from simulation.scenario import MESSAGE_FAULTS
+from simulation.transactions.scenario import SENT, STATEMENT_FAULTS
 from spin.check import FAULTS as MODEL_FAULTS
 from spin.check import MODEL
 
@@ -32,23 +33,24 @@ SIDE_BY_SIDE: list[tuple[str, str, Callable[..., object]]] = [
 """A step of the protocol, how its part of the model begins, and the code that it stands for."""
 
 
-def invariants() -> str:
-    rows = [f"| `{name}` | {guarantee} | {says} |" for name, (guarantee, says) in INVARIANTS.items()]
+def invariants(profile: Profile) -> str:
+    rows = [f"| `{name}` | {guarantee} | {says} |" for name, (guarantee, says) in profile.invariants.items()]
     return "\n".join(["| check | guarantee | what must hold |", "|---|---|---|", *rows])
 
 
-def reached() -> str:
-    return f"{len(MUST_REACH)} events: " + ", ".join(f"`{event}`" for event in sorted(MUST_REACH)) + "."
+def reached(profile: Profile) -> str:
+    events = sorted(profile.must_reach)
+    return f"{len(events)} events: " + ", ".join(f"`{event}`" for event in events) + "."
 
 
-def message_faults() -> str:
-    return ", ".join(f"`{kind}`" for kind in dict.fromkeys(MESSAGE_FAULTS))
+def listed(kinds: Iterable[str]) -> str:
+    return ", ".join(f"`{kind}`" for kind in dict.fromkeys(kinds))
 
 
-def control() -> str:
-    files = {fault.breaks: fault.file for fault in FAULTS}
+def control(profile: Profile) -> str:
+    files = {fault.breaks: fault.file for fault in SEEDED[profile.name]}
     rows = []
-    for found in load():
+    for found in load(profile.name):
         by = ", ".join(f"`{name}` {count}" for name, count in found.violated.items())
         rows.append(f"| {found.fault} | `{files.get(found.fault, '')}` | {found.first} | {by} |")
     head = f"| fault | in | first seed | histories of {COUNTED} that each check failed |"
@@ -56,7 +58,7 @@ def control() -> str:
 
 
 def corpus() -> str:
-    return f"The corpus has {len(load_corpus())} histories."
+    return f"The corpora have {len(load_corpus(LEASES))} and {len(load_corpus(EXACTLY_ONCE))} histories."
 
 
 def model_faults() -> str:
@@ -83,10 +85,15 @@ def _promela(text: str, begins: str) -> str:
 
 
 PARTS = {
-    "invariants": invariants,
-    "reached": reached,
-    "message-faults": message_faults,
-    "control": control,
+    "invariants": partial(invariants, LEASES),
+    "reached": partial(reached, LEASES),
+    "message-faults": partial(listed, MESSAGE_FAULTS),
+    "control": partial(control, LEASES),
+    "transaction-statements": partial(listed, SENT),
+    "transaction-faults": partial(listed, STATEMENT_FAULTS),
+    "transaction-invariants": partial(invariants, EXACTLY_ONCE),
+    "transaction-reached": partial(reached, EXACTLY_ONCE),
+    "transaction-control": partial(control, EXACTLY_ONCE),
     "corpus": corpus,
     "model-faults": model_faults,
     "side-by-side": side_by_side,

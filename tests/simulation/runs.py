@@ -7,9 +7,9 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
-from simulation.scenario import Scenario, draw
-from simulation.world import run
+from simulation.profiles import LEASES, Profile
 
 COLLECT_EVERY = 64
 
@@ -40,19 +40,19 @@ class Tally:
         self.failed |= other.failed
 
 
-def run_seeds(seeds: Iterable[int], *, until: frozenset[str] = frozenset()) -> Tally:
+def run_seeds(seeds: Iterable[int], profile: Profile = LEASES, *, until: frozenset[str] = frozenset()) -> Tally:
     """Run the history of each seed, up to the first one that violates one of these invariants."""
-    return run_scenarios(map(draw, seeds), until=until)
+    return run_scenarios(map(profile.draw, seeds), profile, until=until)
 
 
-def run_scenarios(scenarios: Iterable[Scenario], *, until: frozenset[str] = frozenset()) -> Tally:
+def run_scenarios(scenarios: Iterable[Any], profile: Profile = LEASES, *, until: frozenset[str] = frozenset()) -> Tally:
     tally, started = Tally(), time.monotonic()
     gc.collect()
     gc.freeze()  # histories leave cycles; looking for them among everything else takes a quarter of the time
     gc.disable()
     try:
         for scenario in scenarios:
-            world = run(scenario)
+            world = profile.run(scenario)
             tally.histories += 1
             tally.steps += world.time.steps
             tally.virtual_s += world.time.now_s

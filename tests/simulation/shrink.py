@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
-from simulation.scenario import Scenario
-from simulation.world import run
-
-
-def violated_by(scenario: Scenario) -> set[str]:
-    return {name for name, _ in run(scenario).violations}
+from simulation.profiles import Profile
 
 
-def shrink(scenario: Scenario, violated: Callable[[Scenario], set[str]] = violated_by) -> Scenario:
+def violated_by(profile: Profile, scenario: Any) -> set[str]:
+    return {name for name, _ in profile.run(scenario).violations}
+
+
+def shrink(scenario: Any, violated: Callable[[Any], set[str]]) -> Any:
     """The smallest scenario on the way that still violates one of the same invariants."""
     wanted = violated(scenario)
     shrunk = True
@@ -26,7 +26,7 @@ def shrink(scenario: Scenario, violated: Callable[[Scenario], set[str]] = violat
     return scenario
 
 
-def _smaller(scenario: Scenario) -> Iterator[Scenario]:
+def _smaller(scenario: Any) -> Iterator[Any]:
     """Everything that is one part smaller, the large parts first."""
     for index, caller in enumerate(scenario.callers):
         others = scenario.callers[:index] + scenario.callers[index + 1 :]

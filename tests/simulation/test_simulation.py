@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from simulation import corpus
-from simulation.invariants import INVARIANTS, MUST_REACH
+from simulation.profiles import EXACTLY_ONCE, LEASES, PROFILES, Profile
 from simulation.runs import run_scenarios
 from simulation.scenario import Scenario, draw
 from simulation.shrink import shrink
@@ -22,10 +22,11 @@ PART = 2_600
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("of", PROFILES)
 @pytest.mark.parametrize("first", [0, PART])
-def test_every_history_keeps_every_promise(first: int) -> None:
+def test_every_history_keeps_every_promise(of: str, first: int) -> None:
     """In a process of its own, as `make sim` runs them: nobody measures, and little else is in memory."""
-    options = ["--check", "--processes", "1", "--first", str(first), "--count", str(PART)]
+    options = ["--only", of, "--check", "--processes", "1", "--first", str(first), "--count", str(PART)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("COV", "SEMEL_SEED"))}
     done = subprocess.run(
         [sys.executable, "-m", "simulation", *options], cwd=TESTS, env=environment, capture_output=True, text=True
@@ -35,38 +36,43 @@ def test_every_history_keeps_every_promise(first: int) -> None:
 
 
 def test_there_is_enough_to_violate_and_to_reach() -> None:
-    assert len(INVARIANTS) >= 12
-    assert len(MUST_REACH) >= 40
-    assert {guarantee for guarantee, _ in INVARIANTS.values()} >= {f"G{n}" for n in (1, 3, 4, 5, 6, 7, 8, 9, 10)}
+    for profile in PROFILES.values():
+        assert len(profile.invariants) >= 12
+        assert len(profile.must_reach) >= 40
+    names = {guarantee for profile in PROFILES.values() for guarantee, _ in profile.invariants.values()}
+    assert names >= {f"G{n}" for n in range(1, 11)}
 
 
 @pytest.mark.timeout(300)
-def test_what_once_found_something_finds_nothing_now() -> None:
-    known = corpus.load()
+@pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
+def test_what_once_found_something_finds_nothing_now(profile: Profile) -> None:
+    known = corpus.load(profile)
     assert known
-    tally = run_scenarios(scenario for each in known for scenario in each.schedules())
+    tally = run_scenarios((scenario for each in known for scenario in each.schedules()), profile)
     assert not tally.failed
     assert tally.histories == len(known) * corpus.SCHEDULES
 
 
 DIGESTS = """
-from simulation.scenario import draw
-from simulation.world import run
+import sys
+from simulation.profiles import PROFILES
+profile = PROFILES[sys.argv[1]]
 for seed in range(60):
-    print(seed, run(draw(seed), trace=True).digest())
+    print(seed, profile.run(profile.draw(seed), trace=True).digest())
 """
 
 
-def digests(hash_seed: str) -> list[str]:
+def digests(of: str, hash_seed: str) -> list[str]:
     environment = os.environ | {"PYTHONHASHSEED": hash_seed}
     done = subprocess.run(
-        [sys.executable, "-c", DIGESTS], cwd=TESTS, env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", DIGESTS, of], cwd=TESTS, env=environment, capture_output=True, text=True, check=True
     )
     return done.stdout.splitlines()
 
 
-def test_the_same_seed_is_the_same_history_whatever_the_hash_seed() -> None:
-    first, second = digests("1"), digests("4242")
+@pytest.mark.parametrize("of", PROFILES)
+def test_the_same_seed_is_the_same_history_whatever_the_hash_seed(of: str) -> None:
+    first, second = digests(of, "1"), digests(of, "4242")
     assert first == second
     assert len({line.split()[1] for line in first}) == 60, "different seeds are different histories"
 
@@ -74,6 +80,12 @@ def test_the_same_seed_is_the_same_history_whatever_the_hash_seed() -> None:
 def test_a_history_is_told_step_by_step() -> None:
     trace = "\n".join(run(draw(0), trace=True).trace or ())
     for said in ("r0 to p", "claim ann POST /pay k by r0", "granted, attempt 1", "ENTERS", "is answered"):
+        assert said in trace
+
+
+def test_a_history_with_transactions_is_told_statement_by_statement() -> None:
+    trace = "\n".join(EXACTLY_ONCE.run(EXACTLY_ONCE.draw(0), trace=True).trace or ())
+    for said in ("r0 to p", "BEGIN", "claim ->", "ENTERS", "write ->", "complete ->", "COMMITTED", "is answered"):
         assert said in trace
 
 
@@ -97,12 +109,13 @@ def test_a_failing_history_is_made_smaller() -> None:
     assert [len(caller.tries) for caller in small.callers] == [1]
 
 
-def test_what_is_kept_in_the_corpus_is_read_back_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus, "FILE", tmp_path / "corpus.jsonl")
-    corpus.save([])
-    known = [corpus.Known(f"seed {seed}", ("no-hang",), draw(seed)) for seed in range(50)]
+@pytest.mark.parametrize("profile", [LEASES, EXACTLY_ONCE], ids=PROFILES)
+def test_what_is_kept_in_the_corpus_is_read_back_as_it_was(profile: Profile, tmp_path: Path) -> None:
+    profile = replace(profile, corpus=tmp_path / "corpus.jsonl")
+    corpus.save([], profile)
+    known = [corpus.Known(f"seed {seed}", ("no-hang",), profile.draw(seed)) for seed in range(50)]
     for each in (*known, known[0]):
-        corpus.join(each)
-    assert corpus.load() == known
-    assert next(known[0].schedules()) == draw(0)
-    assert replace(list(known[0].schedules())[1], seed=0) == draw(0)
+        corpus.join(each, profile)
+    assert corpus.load(profile) == known
+    assert next(known[0].schedules()) == profile.draw(0)
+    assert replace(list(known[0].schedules())[1], seed=0) == profile.draw(0)

@@ -1,0 +1,47 @@
+"""The two simulations: one of leases on a store, one of exactly-once in transactions of a database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simulation import invariants, scenario, world
+from simulation.history import History
+from simulation.transactions import invariants as transaction_invariants
+from simulation.transactions import scenario as transaction_scenario
+from simulation.transactions import world as transaction_world
+
+
+@dataclass(frozen=True)
+class Profile:
+    name: str
+    draw: Callable[[int], Any]
+    run: Callable[..., History[Any, Any, Any]]
+    kind: type[Any]
+    """What a scenario is."""
+    invariants: dict[str, tuple[str, str]]
+    must_reach: frozenset[str]
+    corpus: Path
+
+
+LEASES = Profile(
+    "leases",
+    scenario.draw,
+    world.run,
+    scenario.Scenario,
+    invariants.INVARIANTS,
+    invariants.MUST_REACH,
+    Path(__file__).with_name("corpus.jsonl"),
+)
+EXACTLY_ONCE = Profile(
+    "exactly-once",
+    transaction_scenario.draw,
+    transaction_world.run,
+    transaction_scenario.TransactionScenario,
+    transaction_invariants.INVARIANTS,
+    transaction_invariants.MUST_REACH,
+    Path(__file__).with_name("transactions") / "corpus.jsonl",
+)
+PROFILES = {profile.name: profile for profile in (LEASES, EXACTLY_ONCE)}
