@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from semel import Key, StoreMisconfigured
-from semel.clock import wall_ms
 from semel.store import AsyncStore, Clock, Store
 from semel.stores.sqlite import AsyncSqliteStore, Settings, SqliteStore
 from semel.testing import AsyncStoreContract, BlockingStore, StoreContract
