@@ -50,7 +50,8 @@ def logged(on_event: OnEvent) -> OnEvent:
 
 def log_event(logger: logging.Logger, level: int, event: Event) -> None:
     """As a line for people, and as `semel_…` attributes of the log record for formatters that write JSON."""
-    logger.log(level, "%s", event, extra={f"semel_{name}": value for name, value in event.fields().items()})
+    # Text and no event: some handlers (Sentry's, for one) keep the `repr` of arguments, which has the key's name.
+    logger.log(level, "%s", str(event), extra={f"semel_{name}": value for name, value in event.fields().items()})
 
 
 def ignore(event: Event) -> None:

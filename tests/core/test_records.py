@@ -40,6 +40,14 @@ def test_a_key_is_text() -> None:
         Key("t", "s", name)
 
 
+def test_a_key_is_told_without_its_name() -> None:
+    """Errors and logs say `str(key)`; who debugs asks for the `repr`."""
+    key = Key("shop", "POST /pay", "order-4711")
+    assert str(key) == f"{key.name_digest} (tenant 'shop', scope 'POST /pay')"
+    assert len(key.name_digest) == 16
+    assert "order-4711" in repr(key)
+
+
 def test_limits_are_inclusive_and_count_bytes() -> None:
     assert Key("", "", "é" * 127 + "n").name.endswith("n"), "255 bytes; tenant and scope may be empty"
 

@@ -154,7 +154,7 @@ class RequestPlans(Generic[C]):
         except StepFailed as failed:
             error = failed.error
         yield from self._roll_back()
-        logger.error("the transaction of %s did not commit", call.lease.key, exc_info=error)
+        logger.error("the transaction of %s did not commit", str(call.lease.key), exc_info=error)
         return (yield from self._was_stored(call.lease, error))
 
     def _insert(self, claim: Claim, wait_ms: int = NO_WAIT_MS) -> Plan[Granted | Occupied]:
