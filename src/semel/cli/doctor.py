@@ -8,7 +8,8 @@ from dataclasses import asdict
 import click
 
 from semel.cli.options import Opened, json_option, new_store_option
-from semel.cli.showing import print_json, visible
+from semel.cli.showing import print_json
+from semel.codecs.printable import visible
 from semel.core.records import Key
 from semel.errors import StoreError, StoreMisconfigured
 from semel.store import Examinable, Finding, Inspectable

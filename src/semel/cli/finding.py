@@ -9,7 +9,8 @@ import click
 from msgspec.structs import replace
 
 from semel.cli.options import Opened, option
-from semel.cli.showing import Skipped, digest, records_of, visible
+from semel.cli.showing import Skipped, digest, records_of
+from semel.codecs.printable import visible
 from semel.core.records import Key, Record
 from semel.store import Filter
 

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from semel.cli.policies import policy_options, published
+from semel.codecs.printable import visible_lines
 
 IN_FLIGHT = {
     "reject": "it is refused with 409 and `Retry-After`",
@@ -43,7 +44,7 @@ def guide(url: str | None, app: str | None, rules: Path | None, path: str) -> No
       semel guide --url https://api.example.com >> docs/api.md
       semel guide --app shop.main:app > skills/retry-safety.md
     """
-    click.echo(markdown(published(url, app, rules, path).document))
+    click.echo(visible_lines(markdown(published(url, app, rules, path).document)))
 
 
 def markdown(document: dict[str, Any]) -> str:

@@ -19,7 +19,8 @@ from semel.cli.options import (
     option,
     store_option,
 )
-from semel.cli.showing import Skipped, answer, print_json, print_records, records_of, summary, visible
+from semel.cli.showing import Skipped, answer, print_json, print_records, records_of, summary
+from semel.codecs.printable import visible, visible_lines
 from semel.store import StateFilter
 
 
@@ -118,7 +119,7 @@ def _print_answer(stored: dict[str, object]) -> None:
         for name, value in headers:
             click.echo(f"{visible(name)}: {visible(value)}")
         click.echo()
-    click.echo("\n".join(map(visible, str(stored["body"]).split("\n"))))
+    click.echo(visible_lines(str(stored["body"])))
     if stored["truncated"]:
         click.echo("… (--body-max shows more)", err=True)
 

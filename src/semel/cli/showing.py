@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -13,6 +12,7 @@ import click
 
 from semel.clock import wall_ms
 from semel.codecs import responses
+from semel.codecs.printable import json_text, visible
 from semel.codecs.responses import NotKept
 from semel.core.records import Key, Record, Result
 from semel.errors import RecordUnreadable
@@ -29,18 +29,8 @@ def digest(name: str) -> str:
     return Key("", "", name).name_digest
 
 
-def visible(value: object) -> str:
-    """Text that cannot play with the terminal: control characters are spelt out."""
-    text = str(value)
-    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-
-
 def print_json(value: object) -> None:
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
-
-
-def json_line(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    click.echo(json_text(value, indent=2))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -11,8 +11,9 @@ import click
 from msgspec.structs import replace
 
 from semel.cli.options import Opened, duration, json_option, limit_option, names_option, option, store_option
-from semel.cli.showing import Skipped, digest, json_line, moment, records_of, summary, visible
+from semel.cli.showing import Skipped, digest, moment, records_of, summary
 from semel.clock import wall_ms
+from semel.codecs.printable import json_text, visible
 from semel.core.records import Key, Record
 from semel.store import Filter, Inspectable, seen_as
 
@@ -101,4 +102,4 @@ def _line(what: str, record: Record, names: bool) -> str:
 
 
 def _document(what: str, record: Record, names: bool) -> str:
-    return json_line({"event": what, "seen": moment(wall_ms())} | summary(record, names=names))
+    return json_text({"event": what, "seen": moment(wall_ms())} | summary(record, names=names))

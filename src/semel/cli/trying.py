@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from semel.cli.options import option
+from semel.codecs.printable import visible
 from semel.trying.effects import counter
 from semel.trying.judge import Mark, judge
 from semel.trying.probes import FirstFailed, Settings, observe
@@ -124,7 +125,7 @@ def _not_accepted(failed: FirstFailed, request: Request) -> str:
         hint = "Give credentials with -H 'Authorization: …'."
     elif not reply.status:
         hint = "Is the service running, and is the URL right?"
-    return redacted(f"the first request was not accepted: {reply}. {hint}", request)
+    return visible(redacted(f"the first request was not accepted: {reply}. {hint}", request))
 
 
 def _progress(what: str) -> None:

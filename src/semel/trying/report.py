@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import textwrap
 from collections.abc import Sequence
 from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
 
+from semel.codecs.printable import json_text, visible
 from semel.trying.judge import Mark, Verdict
 from semel.trying.wire import Request
 
@@ -48,7 +48,7 @@ def as_text(verdicts: Sequence[Verdict], request: Request, *, counted: bool) -> 
             wrapped = textwrap.wrap(redacted(text, request), width, initial_indent=indent, subsequent_indent=indent)
             lines.extend(wrapped)
     notes = [] if counted else textwrap.wrap(NOT_COUNTED, width)
-    return "\n".join([*lines, "", summary(verdicts), *notes])
+    return "\n".join([*map(visible, lines), "", summary(verdicts), *notes])
 
 
 def summary(verdicts: Sequence[Verdict]) -> str:
@@ -73,4 +73,4 @@ def as_json(verdicts: Sequence[Verdict], request: Request, *, counted: bool) -> 
             for verdict in verdicts
         ],
     }
-    return json.dumps(document, ensure_ascii=False, indent=2)
+    return json_text(document, indent=2)
