@@ -198,6 +198,13 @@ def test_an_operator_s_result_is_sealed_too() -> None:
     assert stored(within).format == FORMAT
 
 
+def opens(store: Sealed) -> bool:
+    try:
+        return stored(store) == SECRET
+    except RecordUnreadable:
+        return False
+
+
 class Lives:
     """A key that lives twice, in a store whose rows can be written to."""
 
@@ -262,7 +269,7 @@ def test_an_operator_s_answer_to_a_key_that_was_freed_and_claimed_again_opens() 
             assert lives.store.resolve(seen[0], None, retention_ms=RETENTION_MS)
     assert seen[0].created_ms < seen[1].created_ms
     assert lives.store.resolve(seen[0], SECRET, retention_ms=RETENTION_MS)
-    assert stored(lives.store) == SECRET
+    assert opens(lives.store)
 
 
 def test_a_claim_that_was_made_elsewhere_is_completed_with_what_the_store_knows() -> None:

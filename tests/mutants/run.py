@@ -29,6 +29,17 @@ from servers.redis import RedisServer  # noqa: E402
 
 STORES = {"model": "memory", "sqlite": "sqlite", "postgres": "postgres", "redis": "redis"}
 """Lists of faults, and whose tests must notice them."""
+OTHERS = {
+    "sealed": ["tests/hostile/test_sealed.py"],
+    "transaction": [
+        "tests/transaction/test_transaction_schema.py",
+        "tests/transaction/test_transaction_sealed.py",
+        "tests/transaction/test_transaction_pipelines.py",
+        "tests/flow/test_flow_sealed.py",
+    ],
+}
+"""Lists of faults outside of the stores, and all the tests that must notice them."""
+LISTS = [*STORES, *OTHERS]
 SERVERS: dict[str, Callable[[], PostgresServer | RedisServer]] = {"postgres": PostgresServer, "redis": RedisServer}
 AT_ONCE = 2
 CHOSEN = "Store and not PgBouncer"
@@ -55,8 +66,8 @@ def judge(fault: Fault | None, store: str, original: Path, servers: dict[str, st
         report = Path(folder, "report.xml")
         environment = os.environ | servers | {"PYTHONPATH": str(source), "SEMEL_PARITY_EXAMPLES": "10", "CI": "1"}
         options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=60", f"--junitxml={report}"]
-        tests = f"tests/stores/test_{STORES[store]}.py"
-        command = [sys.executable, "-c", RUN, str(source), tests, "-k", CHOSEN, *options]
+        tests = OTHERS.get(store) or [f"tests/stores/test_{STORES[store]}.py", "-k", CHOSEN]
+        command = [sys.executable, "-c", RUN, str(source), *tests, *options]
         run = subprocess.run(command, cwd=TESTS.parent, env=environment, capture_output=True, text=True)
         killed, by = verdict_of(report, run)
     return Verdict(killed, by, time.monotonic() - started)
@@ -125,10 +136,10 @@ def report(stores: list[str], faults: list[tuple[str, Fault | None]], original: 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stores", nargs="*", metavar="store", help=f"{', '.join(STORES)}; without a name, all of them")
-    stores: list[str] = parser.parse_args().stores or list(STORES)
-    if strangers := set(stores) - set(STORES):
-        parser.error(f"no faults for {', '.join(sorted(strangers))}; there are lists for {', '.join(STORES)}")
+    parser.add_argument("stores", nargs="*", metavar="store", help=f"{', '.join(LISTS)}; without a name, all of them")
+    stores: list[str] = parser.parse_args().stores or LISTS
+    if strangers := set(stores) - set(LISTS):
+        parser.error(f"no faults for {', '.join(sorted(strangers))}; there are lists for {', '.join(LISTS)}")
     faults: list[tuple[str, Fault | None]] = []
     for store in stores:
         faults += [(store, None), *((store, fault) for fault in import_module(f"mutants.{store}").FAULTS)]
