@@ -10,6 +10,7 @@ from typing import Any
 from blackbox.exactly_once.callers import HERD, Callers
 from blackbox.exactly_once.connections import POOL
 from blackbox.exactly_once.deployment import Deployment, ask
+from blackbox.exactly_once.nemesis import is_commit
 from blackbox.exactly_once.orders import LEASE_S, WAIT_S, Arm, Kind
 from semel.testing.proxy import Fault
 
@@ -30,6 +31,16 @@ async def use_connections(callers: Callers, deployment: Deployment) -> None:
     for _ in range(2):
         orders = [(arm, port) for arm in deployment.arms for port in deployment.ports(arm.name) for _ in range(POOL)]
         await asyncio.gather(*(callers.ask(callers.order(arm.name, Kind.PLAIN), port=port) for arm, port in orders))
+
+
+async def lose_commits(callers: Callers, deployment: Deployment) -> None:
+    """One commit of each arm does not arrive, and the reply to another one is lost. What is told must be true."""
+    for arm in deployment.arms:
+        if arm.database == "postgres":
+            for fault in (Fault.CUT_BEFORE, Fault.CUT_AFTER):
+                lost = deployment.links[arm.name].inject(fault, when=is_commit)
+                await callers.ask(callers.order(arm.name, Kind.PLAIN))
+                lost.cancel()
 
 
 async def ask_beside_twins(callers: Callers, deployment: Deployment) -> list[Verdict]:

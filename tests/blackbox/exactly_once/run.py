@@ -23,6 +23,7 @@ from blackbox.exactly_once.probes import (
     ask_far_twins,
     ask_late,
     left_open,
+    lose_commits,
     use_connections,
 )
 from blackbox.exactly_once.seeded import Fault
@@ -97,6 +98,7 @@ async def _aftermath(callers: Callers, deployment: Deployment, until: str) -> Ev
     """All faults are over. Ask what remains to be asked, or as much as it takes until an invariant is violated."""
     await left_open(deployment, QUIET_S)  # servers still run what their callers have left
     await use_connections(callers, deployment)
+    await lose_commits(callers, deployment)
     evidence = _look(callers, deployment)
     for what, ask in QUESTIONS.items():
         if any(finding.invariant == until and finding.violations for finding in findings(evidence)):
