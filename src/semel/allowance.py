@@ -6,9 +6,11 @@ Taken first, so that the count and the decision are one step: however many come 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import Any
 
 from semel.core.decisions import Decision, Released, Run, Settlement
-from semel.core.effects import Plan, Wait, do
+from semel.core.effects import Effect, Plan, Wait, do
 from semel.core.policy import Policy
 from semel.core.records import Key, Member
 from semel.errors import StoreError
@@ -71,7 +73,8 @@ class Allowance:
 
     def watch(self, plan: Plan[Decision]) -> Plan[Decision]:
         """Drive `plan`, and hold no place while it waits for another request: that one was counted."""
-        step, given = plan.send, None
+        step: Callable[[Any], Effect[Any]] = plan.send
+        given: Any = None
         try:
             while True:
                 try:

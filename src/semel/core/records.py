@@ -32,7 +32,7 @@ def plain_text(field: str, value: str) -> str:
     """
     if type(value) is str:
         return value
-    if not isinstance(value, str):
+    if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"{field} must be text, not {type(value).__name__}")
     return str.__str__(value)
 
@@ -72,8 +72,9 @@ def check_duration(field: str, value_ms: int) -> int:
 def _plain_bytes(payload: object) -> bytes:
     if isinstance(payload, bytes):
         return memoryview(payload).tobytes()
-    way_out = ": write bytes(…)" if isinstance(payload, bytearray | memoryview) else ""
-    raise TypeError(f"payload must be bytes, not {type(payload).__name__}{way_out}")
+    kind = type(payload).__name__
+    way_out = ": write bytes(…)" if kind in ("bytearray", "memoryview") else ""
+    raise TypeError(f"payload must be bytes, not {kind}{way_out}")
 
 
 class Member(enum.Enum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, assert_never
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
 from semel.admission import Answered, Keyed, Unprotected
@@ -180,7 +180,7 @@ class Exchange:
 
     def _known(self, response: HttpResponseBase) -> NotKept:
         """What is known of the work of an answer that is too large to keep."""
-        streams_on = response.streaming and self.transaction is None
+        streams_on = isinstance(response, StreamingHttpResponse) and self.transaction is None
         return NotKept.ANSWERING if streams_on else NotKept.ENDED
 
     def _raised(self, error: Exception) -> Ended:

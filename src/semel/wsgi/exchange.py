@@ -78,13 +78,13 @@ class Exchange:
         if transactions is None:
             return self._serve(Keyed(self.front, self.policy, self.answers, claim, self.headers))
         # The thread that runs the request ends its transaction, and nothing else does.
-        self.transaction = transactions.request()
-        self.perform = self.front.perform_on(self.transaction)
+        transaction: RequestTransaction[Any] = transactions.request()
+        self.transaction, self.perform = transaction, self.front.perform_on(transaction)
         try:
-            keyed = Keyed(self.front, self.policy, self.answers, claim, self.headers, transaction=self.transaction)
+            keyed = Keyed(self.front, self.policy, self.answers, claim, self.headers, transaction=transaction)
             return self._serve(keyed)
         finally:
-            self.transaction.end()
+            transaction.end()
 
     def _read_body(self) -> bytes | Response:
         """The whole body, or the answer when there is nothing to serve."""
