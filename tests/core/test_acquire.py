@@ -148,11 +148,16 @@ class TestStoreAway:
         assert decision == Undecided(error)
 
 
+CLOCK = Pause(0)
+"""A look at the driver's clock: the plan waits for nothing."""
+
+
 class TestWaiting:
     def test_woken_by_the_result(self) -> None:
         decision = play(
             acquire(KEY, SAME, "mine", dataclasses.replace(WAITING, lease=30)),
             (CLAIM, RUNNING),
+            (CLOCK, 0),
             (Wait(KEY, "first", 20), 7),
             (CLAIM, Occupied(SUCCEEDED, 17)),
             told(EventKind.REPLAYED, 1),
@@ -163,6 +168,7 @@ class TestWaiting:
         decision = play(
             acquire(KEY, SAME, "mine", WAITING),
             (CLAIM, RUNNING),
+            (CLOCK, 0),
             (Wait(KEY, "first", 20), 7),
             (CLAIM, GRANTED),
             told(EventKind.CLAIMED, 1),
@@ -174,17 +180,20 @@ class TestWaiting:
         decision = play(
             acquire(KEY, SAME, "mine", WAITING),
             (CLAIM, Occupied(long, 0)),
+            (CLOCK, 1_000),
             (Wait(KEY, "first", 100), 60),
             (CLAIM, Occupied(long, 60)),
-            (Wait(KEY, "first", 40), 41),
+            (CLOCK, 1_060),
+            (Wait(KEY, "first", 40), 40),
             (CLAIM, Occupied(long, 101)),
+            (CLOCK, 1_101),
             told(EventKind.IN_FLIGHT, 1),
         )
         assert decision == InFlight(long, 899)
 
     def test_waking_at_once_again_and_again_uses_the_wait_up(self) -> None:
         long = Occupied(replace(LIVE, lease_until_ms=1_000), 0)
-        waits = [step for left in (3, 2, 1) for step in ((CLAIM, long), (Wait(KEY, "first", left), 0))]
+        waits = [step for left in (3, 2, 1) for step in ((CLAIM, long), (CLOCK, 0), (Wait(KEY, "first", left), 0))]
         plan = acquire(KEY, SAME, "mine", dataclasses.replace(WAITING, wait=0.003))
         assert isinstance(play(plan, *waits, (CLAIM, long), told(EventKind.IN_FLIGHT, 1)), InFlight)
 
@@ -192,6 +201,7 @@ class TestWaiting:
         decision = play(
             acquire(KEY, SAME, "mine", WAITING),
             (CLAIM, RUNNING),
+            (CLOCK, 0),
             (Wait(KEY, "first", 20), 20),
             (CLAIM, Occupied(LIVE, 30)),
             told(EventKind.UNKNOWN),
@@ -203,6 +213,7 @@ class TestWaiting:
         decision = play(
             acquire(KEY, SAME, "mine", dataclasses.replace(WAITING, guarantee="at-least-once")),
             (claim, RUNNING),
+            (CLOCK, 0),
             (Wait(KEY, "first", 20), 20),
             (claim, Acquired(second)),
             told(EventKind.TAKEN_OVER, 2),
@@ -214,8 +225,10 @@ class TestWaiting:
         decision = play(
             acquire(KEY, SAME, "mine", WAITING),
             (CLAIM, RUNNING),
+            (CLOCK, 0),
             (Wait(KEY, "first", 20), 20),
             (CLAIM, Occupied(second, 30)),
+            (CLOCK, 20),
             (Wait(KEY, "second", 30), 5),
             (CLAIM, Occupied(SUCCEEDED, 35)),
             told(EventKind.REPLAYED, 1),
@@ -227,6 +240,7 @@ class TestWaiting:
         decision = play(
             acquire(KEY, SAME, "mine", WAITING),
             (CLAIM, RUNNING),
+            (CLOCK, 0),
             (Wait(KEY, "first", 20), error),
             (CLAIM, RUNNING),
             told(EventKind.IN_FLIGHT, 1),
@@ -237,6 +251,7 @@ class TestWaiting:
         decision = play(
             acquire(KEY, SAME, "mine", WAITING),
             (CLAIM, RUNNING),
+            (CLOCK, 0),
             (Wait(KEY, "first", 20), 20),
             *unanswered(CLAIM, *READ_BACK),
             (CLAIM, AWAY),
@@ -249,8 +264,10 @@ class TestWaiting:
         decision = play(
             acquire(KEY, SAME, "mine", POLICY, wait_ms=wait_ms),
             (CLAIM, RUNNING),
-            (Wait(KEY, "first", waited), wait_ms),
+            (CLOCK, 0),
+            (Wait(KEY, "first", waited), waited),
             (CLAIM, RUNNING),
+            (CLOCK, wait_ms),
             told(EventKind.IN_FLIGHT, 1),
         )
         assert decision == InFlight(LIVE, 20)
@@ -258,6 +275,22 @@ class TestWaiting:
     def test_one_request_may_not_wait_at_all(self) -> None:
         plan = acquire(KEY, SAME, "mine", WAITING, wait_ms=0)
         assert isinstance(play(plan, (CLAIM, RUNNING), told(EventKind.IN_FLIGHT, 1)), InFlight)
+
+    def test_what_the_claims_take_is_part_of_the_wait(self) -> None:
+        long = Occupied(replace(LIVE, lease_until_ms=1_000), 0)
+        decision = play(
+            acquire(KEY, SAME, "mine", WAITING),
+            (CLAIM, long),
+            (CLOCK, 0),
+            (Wait(KEY, "first", 100), 1),
+            (CLAIM, long),
+            (CLOCK, 95),
+            (Wait(KEY, "first", 5), 5),
+            (CLAIM, long),
+            (CLOCK, 190),
+            told(EventKind.IN_FLIGHT, 1),
+        )
+        assert isinstance(decision, InFlight)
 
     @pytest.mark.parametrize("in_flight", ["reject", "accept"])
     def test_nobody_else_waits(self, in_flight: str) -> None:

@@ -123,6 +123,7 @@ def acquire(key: Key, fingerprint: str, owner: str, policy: Policy, *, wait_ms: 
     claim = claim_for(key, fingerprint, owner, policy)
     if wait_ms is None:
         wait_ms = policy.wait_ms if policy.waits else 0
+    until_ms: int | None = None
     while True:
         try:
             repeated = False
@@ -141,12 +142,17 @@ def acquire(key: Key, fingerprint: str, owner: str, policy: Policy, *, wait_ms: 
             decision = Unreadable(error)
         except StoreError as error:
             decision = Undecided(error)
+        if isinstance(decision, InFlight) and wait_ms > 0:  # what the claims take is part of the wait
+            now_ms = yield from do(Pause(0))
+            until_ms = now_ms + wait_ms if until_ms is None else until_ms
+            wait_ms = min(wait_ms, until_ms - now_ms)
         if not isinstance(decision, InFlight) or wait_ms <= 0:
             yield Emit(acquired(key, decision))
             return decision
         timeout_ms = max(1, min(wait_ms, decision.retry_after_ms))
         try:
-            wait_ms -= max(1, (yield from do(Wait(key, decision.record.owner, timeout_ms))))
+            yield from do(Wait(key, decision.record.owner, timeout_ms))
+            wait_ms -= 1  # so that it ends whatever the clock says
         except StoreError:
             wait_ms = 0  # it cannot be watched now: the next claim's reply is the decision
 
