@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from semel.core.effects import Effect
 from semel.drive import drive
-from semel.errors import RecordUnreadable, StoreError, StoreMisconfigured, StoreTimeout, StoreUnavailable
+from semel.errors import StoreError, StoreMisconfigured, StoreTimeout, StoreUnavailable
 from semel.stores.sql.migrations import apply, check
 from semel.stores.sql.statements import Rows, Statement
 from semel.stores.sqlite import schema
@@ -35,20 +35,19 @@ def store_errors(settings: Settings) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        meant = meaning(error, settings)
-        raise meant from cause_of(meant, error)
+        raise meaning(error, settings) from cause_of(error)
 
 
-def cause_of(meant: StoreError, error: sqlite3.Error) -> sqlite3.Error | None:
+def cause_of(error: sqlite3.Error) -> sqlite3.Error | None:
     """What may be logged beside our own words: not the bytes of a damaged record."""
-    return None if isinstance(meant, RecordUnreadable) else error
+    return None if NO_TEXT.match(str(error)) else error
 
 
 def meaning(error: sqlite3.Error, settings: Settings) -> StoreError:
     """The one place where an error of SQLite becomes one of ours."""
     path, folder = settings.path, os.path.dirname(settings.path)
     if found := NO_TEXT.match(str(error)):
-        return RecordUnreadable(
+        return StoreUnavailable(
             f"{path} is damaged: the column {found[1]} of a record should be text and is not. Its bytes are not shown, "
             "because answers may be among them. Restore the file from a backup, or delete the record in it"
         )

@@ -126,8 +126,7 @@ class Connections:
                 connection.close()
                 raise
         except sqlite3.Error as error:
-            meant = self.explain(error)
-            raise meant from cause_of(meant, error)
+            raise self.explain(error) from cause_of(error)
         return connection
 
     def _recognise(self, connection: sqlite3.Connection) -> None:
@@ -194,8 +193,7 @@ class Lent:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         self._connections.give_back(self._purpose, self._connection, whole=error is None)
         if isinstance(error, sqlite3.Error):
-            meant = self._connections.explain(error)
-            raise meant from cause_of(meant, error)
+            raise self._connections.explain(error) from cause_of(error)
 
 
 _registry = threading.Lock()
