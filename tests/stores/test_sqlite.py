@@ -2,6 +2,7 @@
 
 import shutil
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from multiprocessing import get_context
@@ -12,6 +13,7 @@ import pytest
 from semel import Key, StoreMisconfigured
 from semel.store import AsyncStore, Clock, Store
 from semel.stores.sqlite import AsyncSqliteStore, Settings, SqliteStore
+from semel.stores.sqlite.files import SETTLED_S, TRUSTED_S, Folder
 from semel.testing import AsyncStoreContract, BlockingStore, StoreContract
 from semel.testing.calls import ANSWER, claim, complete, granted, occupied
 from stores.clock_jumps import ClockJumps
@@ -95,9 +97,13 @@ class TestStoreWithoutItsFiles(File):
         assert "nothing is stored any more" in str(caught.value)
 
     @pytest.mark.parametrize("loss", LOSSES)
-    def test_the_very_next_write_is_refused(self, opened: Store, key: Key, loss: str) -> None:
+    @pytest.mark.parametrize("settled", [False, True], ids=["at once", "when the folder is trusted"])
+    def test_the_very_next_write_is_refused(self, opened: Store, key: Key, loss: str, settled: bool) -> None:
         running, finished = granted(claim(opened, key, "a")), granted(claim(opened, self.other(key), "a"))
         assert complete(opened, finished)
+        if settled:
+            time.sleep(SETTLED_S)
+            assert opened.renew(running, lease_ms=60_000)
         lose, words = LOSSES[loss]
         lose(Path(self.path))
         for call in (
@@ -117,22 +123,23 @@ class TestStoreWithoutItsFiles(File):
         shutil.copy(path, copy := beside(path, ".copy"))
         path.rename(away := beside(path, ".away"))
         self.refuses(lambda: claim(opened, self.other(key), "b"), "is gone")
-        for companion in ("-wal", "-shm"):
-            beside(path, companion).unlink()
         if again == "the same":
             away.rename(path)
-        elif again == "a copy":
+        else:
+            for companion in ("-wal", "-shm"):
+                beside(path, companion).unlink()
+        if again == "a copy":
             copy.rename(path)
         elif again == "a new one":
             granted(claim(new := SqliteStore(self.path), key, "of another process"))
             new.close()
-        else:
+        elif again == "an empty one":
             path.touch()
         before = path.read_bytes()
         for _ in range(2):
             self.refuses(lambda: claim(opened, self.other(key), "b"), "restart every process")
         assert path.read_bytes() == before
-        assert not beside(path, "-wal").exists()
+        assert beside(path, "-wal").exists() is (again == "the same")
 
     def test_another_file_is_known_by_its_mark(self, key: Key) -> None:
         """Its inode may be the same: when nothing has the first file open, the number is free again."""
@@ -143,6 +150,38 @@ class TestStoreWithoutItsFiles(File):
         store._database.get()._connections._close_idle()
         Path(self.path).write_bytes(beside(Path(self.path), ".other").read_bytes())
         self.refuses(lambda: claim(store, self.other(key), "b"), "records.db was replaced by another file")
+
+    @pytest.mark.parametrize("loss", LOSSES)
+    def test_a_folder_that_does_not_tell_is_not_trusted_for_long(
+        self, opened: Store, key: Key, loss: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As on a file system that does not note when a folder was changed."""
+        granted(claim(opened, key, "a"))
+        monkeypatch.setattr(Folder, "look", lambda _: (1, 2))
+        for name in ("other", "another"):
+            time.sleep(SETTLED_S)
+            granted(claim(opened, self.other(key, name), "a"))
+        lose, words = LOSSES[loss]
+        lose(Path(self.path))
+        time.sleep(TRUSTED_S)
+        self.refuses(lambda: claim(opened, self.other(key, "new"), "b"), words)
+
+    @pytest.mark.parametrize("what", ["link", "folder", "file"])
+    def test_a_link_to_the_file(self, tmp_path: Path, key: Key, what: str) -> None:
+        link = tmp_path / "link.db"
+        Path(self.path).touch()
+        link.symlink_to(self.path)
+        store = SqliteStore(str(link))
+        granted(claim(store, key, "a"))
+        time.sleep(SETTLED_S)
+        granted(claim(store, self.other(key), "a"))
+        if what == "link":
+            link.unlink()
+        elif what == "folder":
+            shutil.rmtree(Path(self.path).parent)
+        else:
+            beside(Path(self.path), "-wal").unlink()
+        self.refuses(lambda: claim(store, self.other(key, "new"), "b"), "is gone")
 
     def test_replays_go_on(self, opened: Store, key: Key) -> None:
         assert complete(opened, granted(claim(opened, key, "a")))
