@@ -173,3 +173,23 @@ def test_a_container_with_a_time_of_its_own_is_another_machine(monkeypatch: pyte
         names.append(find_boot())
     find_boot.cache_clear()
     assert len(set(names)) == 3
+
+
+def finding(store: SqliteStore) -> tuple[str, str]:
+    [found] = [found for found in store.examine() if found.title == "clock"]
+    return found.level, found.detail
+
+
+def test_an_examination_tells_how_far_the_clocks_are_apart(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = SqliteStore(path)
+    assert finding(store) == ("ok", "the store's clock is this machine's, and does not jump")
+    granted(claim(store, KEY, "a"))
+    assert finding(store)[0] == "ok"
+    real_ns = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: real_ns() + HOUR_MS * 1_000_000)
+    level, detail = finding(store)
+    assert level == "info"
+    assert detail.startswith("the store's clock is -3")
+    assert "leases and retention are not affected" in detail
+    monkeypatch.setattr("semel.stores.sqlite.examine.find_boot", lambda: None)
+    assert finding(store)[0] == "warning"

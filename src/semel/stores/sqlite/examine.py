@@ -9,13 +9,18 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+from semel.clock import find_boot, wall_ms
+from semel.drive import drive
 from semel.store import Finding
 from semel.stores import examining
-from semel.stores.sqlite.connect import store_errors
+from semel.stores.sqlite.clock import Anchor, clock_of, find_anchor
+from semel.stores.sqlite.connect import runner, store_errors
 from semel.stores.sqlite.schema import MIGRATIONS, SQLITE_MIN
 from semel.stores.sqlite.settings import Settings
 
 MOUNTS = "/proc/self/mounts"
+SKEW_MS_MAX = 1_000
+"""More is not a matter of rounding: the wall clock was set."""
 NETWORK = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "glusterfs", "lustre", "beegfs", "gpfs", "fuse.sshfs", "davfs")
 PROMISE = Finding(
     "promise",
@@ -32,8 +37,8 @@ def examine(settings: Settings) -> Iterator[Finding]:
         yield from _file(settings)
     else:
         yield Finding("file", "info", f"{settings.path} does not exist yet; it is made on first use, or by migrate")
+        yield _clock(None)
     yield _synchronous(settings)
-    yield Finding("clock", "ok", "the store's clock is this machine's")
     yield PROMISE
 
 
@@ -106,6 +111,7 @@ def _file(settings: Settings) -> Iterator[Finding]:
         row = connection.execute(newest).fetchone() if connection.execute(known).fetchone() else None
         yield _journal(str(journal), in_use=in_use)
         yield examining.schema(row, MIGRATIONS[-1].number)
+        yield _clock(drive(find_anchor(), runner(connection)))
         if row:
             asked = "SELECT 1 FROM semel_records WHERE digest = 0"
             yield examining.latency(lambda: connection.execute(asked).fetchone())
@@ -116,6 +122,29 @@ def _journal(mode: str, *, in_use: bool) -> Finding:
         return Finding("journal", "ok", "journal mode WAL: readers and the writer do not block each other")
     why = f"journal mode {mode}" if in_use else "nobody has the file open"
     return Finding("journal", "info", f"{why}; it is in WAL mode as soon as it is used")
+
+
+def _clock(anchor: Anchor | None) -> Finding:
+    if find_boot() is None:
+        return Finding(
+            "clock",
+            "warning",
+            "the store goes by this machine's wall clock, because the system does not say which start it is in",
+            "let nothing set the clock by more than a lease while keys are in progress",
+        )
+    if anchor is None:
+        return Finding("clock", "ok", "the store's clock is this machine's, and does not jump")
+    skew_ms = clock_of(anchor)() - wall_ms()
+    detail = f"the store's clock is {skew_ms:+d} ms from the wall clock"
+    if abs(skew_ms) < SKEW_MS_MAX:
+        return Finding("clock", "ok", f"{detail}, and does not jump")
+    return Finding(
+        "clock",
+        "info",
+        f"{detail}, which was set after the file was first used since this machine was started: "
+        "leases and retention are not affected, times that are shown are",
+        "they agree again after the next start of the machine",
+    )
 
 
 def _synchronous(settings: Settings) -> Finding:
