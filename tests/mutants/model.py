@@ -230,4 +230,10 @@ FAULTS = [
         "expires_ms=min(old.expires_ms, now_ms)",
         "expires_ms=max(old.expires_ms, now_ms)",
     ),
+    Fault(
+        "memory goes by the wall clock",
+        "stores/memory.py",
+        "import steady_clock",
+        "import wall_ms\n\n\ndef steady_clock() -> Clock:\n    return wall_ms\n\n",
+    ),
 ]

@@ -1,4 +1,5 @@
-"""Faults in SQLite's statements, in its inspection, and in how it wakes those who wait.
+"""Faults in SQLite's statements, in its inspection, in how it wakes those who wait, and in how it
+knows its files and the time.
 
 A claim looks before it writes, so what the writing statement checks again is seen in races only.
 """
@@ -9,6 +10,7 @@ SCRIPTS, INSPECTION, WATCH = (f"stores/sqlite/{name}.py" for name in ("scripts",
 ATTEMPT = "attempt = CASE WHEN {PAST_RETENTION} THEN 1 ELSE attempt + 1 END"
 CREATED = "created_ms = CASE WHEN {PAST_RETENTION} THEN :now ELSE created_ms END"
 DIGESTS, ROWS = "stores/sql/digests.py", "stores/sql/rows.py"
+FILES = "stores/sqlite/files.py"
 RELEASE_FIRST = "WHERE {HELD} AND attempt = 1 RETURNING 1"
 RELEASE_LATER = "SET owner = '', lease_until_ms = :now WHERE {HELD} RETURNING 1"
 RENEW = "WHERE {HELD} RETURNING attempt, lease_until_ms"
@@ -224,4 +226,41 @@ FAULTS = [
     Fault("the next page begins at another key", INSPECTION, "after and after[0]", "after and 0"),
     Fault("only half of a tenant is listed", DIGESTS, 'b"\\xff"', 'b"\\x7f"'),
     Fault("expire prolongs", "stores/sqlite/scripts.py", "min(expires_ms, :now)", "max(expires_ms, :now)"),
+    Fault(
+        "what is removed is written to",
+        "stores/sqlite/writer.py",
+        "self._connections.files.check()",
+        "self._connections.files.find_loss",
+        times=2,
+    ),
+    Fault("a removed log is not noticed", FILES, '(path, f"{real}-wal", f"{real}-shm")', "(path,)"),
+    Fault("a file that is put back is written to", FILES, "if self._loss or self._look() !=", "if self._look() !="),
+    Fault(
+        "a folder is trusted for ever", FILES, "found == self._trusted and now_s < self._until_s", "found == self._seen"
+    ),
+    Fault("a replaced file is not noticed", FILES, "return found.st_dev, found.st_ino", "return found.st_dev, 0"),
+    Fault(
+        "another file with the same inode is taken for the old one",
+        "stores/sqlite/connections.py",
+        "if self._anchor is not None and drive",
+        "if not self and drive",
+    ),
+    Fault(
+        "a new file is begun beside an old log",
+        "stores/sqlite/connect.py",
+        'if os.path.exists(f"{path}-wal") and not os.path.exists(path):',
+        'if path == "":',
+    ),
+    Fault(
+        "a file goes by the wall clock",
+        "stores/sqlite/clock.py",
+        "return wall_ms if find_boot() is None else clock_from(anchor.offset_ms)",
+        "return wall_ms",
+    ),
+    Fault(
+        "each process has a clock of its own",
+        "stores/sqlite/clock.py",
+        "clock_from(anchor.offset_ms)",
+        "clock_from(wall_ms() - boot_ms())",
+    ),
 ]
