@@ -88,8 +88,10 @@ def semel(alias: str, **more: Any) -> dict[str, Any]:
 def test_django_s_migrations_make_the_store_s_sqlite_schema(tmp_path: Path) -> None:
     def schema(path: Path) -> list[tuple[str, str]]:
         with sqlite3.connect(path) as connection:
-            found = connection.execute("SELECT name, sql FROM sqlite_master WHERE tbl_name LIKE 'semel%' ORDER BY name")
-            return [*found, *connection.execute("SELECT * FROM semel_schema")]
+            tables = (
+                "SELECT name, sql FROM sqlite_master WHERE tbl_name IN ('semel_records', 'semel_schema') ORDER BY name"
+            )
+            return [*connection.execute(tables), *connection.execute("SELECT * FROM semel_schema")]
 
     store = open_store(f"sqlite:///{tmp_path / 'own.db'}")
     store.get(Key("t", "s", "k"))

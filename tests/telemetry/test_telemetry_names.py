@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.event import listen
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -87,7 +88,7 @@ def test_a_store_that_cannot_claim(logged: list[str]) -> None:
 def test_a_transaction_that_does_not_commit(tmp_path: Path, logged: list[str]) -> None:
     """The constraint is looked at when the transaction ends."""
     engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/shop.db")
-    sa.event.listen(engine.sync_engine, "connect", lambda raw, _: raw.execute("PRAGMA foreign_keys = ON").close())
+    listen(engine.sync_engine, "connect", lambda raw, _: raw.execute("PRAGMA foreign_keys = ON").close())
     store = AsyncTransactionStore(async_sessionmaker(engine).begin)
 
     async def pay(request: Request) -> JSONResponse:
