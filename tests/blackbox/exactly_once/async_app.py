@@ -78,6 +78,7 @@ class Payments:
         match step:
             case Write() | Change():
                 await self._connections.execute(connection, *attempt.statement(step))
+                attempt.wrote()
             case Pause(seconds):
                 await asyncio.sleep(seconds)
             case Block(seconds):

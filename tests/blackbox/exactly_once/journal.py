@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-ANSWERED = "answered"
-
 
 class Journal:
     """For the servers. Lines are appended in one write each, so that processes do not mix theirs."""
@@ -29,7 +27,8 @@ class Ran:
 
     run: str
     begun_s: float
-    ended_s: float | None = None
+    alive_s: float = 0.0
+    """When its last statement succeeded: its transaction was open until then, and perhaps for longer."""
     ended_by: str = ""
     """What it raised, or that it answered."""
 
@@ -46,7 +45,9 @@ def read_journal(path: Path) -> tuple[Mapping[tuple[str, str], list[Ran]], Count
                 runs[run] = Ran(run, float(moment))
                 by_key[arm, key].append(runs[run])
             case "ended":
-                runs[run].ended_s, runs[run].ended_by = float(moment), detail
+                runs[run].ended_by = detail
+            case "wrote":
+                runs[run].alive_s = float(moment)
             case _:
                 faults[detail] += 1
     return by_key, faults

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from blackbox.exactly_once.callers import FINAL, LEFT, LOST, OVERDUE, Asked
 from blackbox.exactly_once.deployment import Rows
-from blackbox.exactly_once.journal import ANSWERED, Ran
+from blackbox.exactly_once.journal import Ran
 from blackbox.exactly_once.orders import CONTROL, POSITIONS, Kind, Order
 from blackbox.judge import Finding, finding_of
 
@@ -144,9 +144,10 @@ def an_answer_fits_its_order(evidence: Evidence) -> Finding:
 
 
 def monitors_tell_the_truth(evidence: Evidence) -> Finding:
-    """What monitors say while a handler runs, and before that run is committed.
+    """What monitors say while a run writes, and before it is committed.
 
-    A run that raised may have lost its connection before, and with it its transaction: then it is as good as over.
+    A handler may go on for a while after its connection was lost, also in its commit. Its transaction is rolled back
+    then, so a run counts for as long as its statements succeed.
     """
     verdicts = []
     for asked in evidence.polled:
@@ -155,10 +156,12 @@ def monitors_tell_the_truth(evidence: Evidence) -> Finding:
         runs = [
             ran
             for ran in evidence.runs.get(of, [])
-            if ran.begun_s < asked.sent_s
-            and (ran.run in committed or (ran.ended_by == ANSWERED and (ran.ended_s or 0) > asked.ended_s))
+            if ran.begun_s < asked.sent_s and (ran.run in committed or ran.alive_s > asked.ended_s)
         ]
-        verdicts.append((f"{asked.order}: {asked.said}, runs {runs}", not (asked.said.startswith("410") and runs)))
+        when = f"{asked.sent_s:.3f} to {asked.ended_s:.3f}"
+        verdicts.append(
+            (f"{asked.order}: {asked.said} at {when}, runs {runs}", not (asked.said.startswith("410") and runs))
+        )
     return finding_of("no monitor says that an operation did not run which runs or is committed", verdicts)
 
 

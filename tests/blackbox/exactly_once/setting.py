@@ -9,7 +9,7 @@ import uuid
 from itertools import count
 
 from blackbox.exactly_once.connections import CHANGE, INSERT, Values
-from blackbox.exactly_once.journal import ANSWERED, Journal
+from blackbox.exactly_once.journal import Journal
 from blackbox.exactly_once.orders import LEASE_S, RESULT_MAX, Change, Kind, Order, Write
 from blackbox.exactly_once.seeded import FAULTS
 from semel import OutcomeUnknown, Policy
@@ -37,8 +37,12 @@ class Attempt:
         return self
 
     def __exit__(self, raised: type[BaseException] | None, *_: object) -> None:
-        how = ANSWERED if raised is None else raised.__name__
+        how = "answered" if raised is None else raised.__name__
         journal.note("ended", self.order.arm, self.order.key, self.run, how)
+
+    def wrote(self) -> None:
+        """A statement has succeeded: up to now the transaction was alive."""
+        journal.note("wrote", self.order.arm, self.order.key, self.run)
 
     def fault(self, what: str) -> None:
         journal.note("fault", self.order.arm, self.order.key, self.run, f"handler {what}")

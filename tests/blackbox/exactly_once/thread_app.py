@@ -73,6 +73,7 @@ class Payments:
         match step:
             case Write() | Change():
                 self._connections.execute(connection, *attempt.statement(step))
+                attempt.wrote()
             case Pause(seconds) | Block(seconds):
                 time.sleep(seconds)
             case Give(up=Kind.CUT_OFF):
