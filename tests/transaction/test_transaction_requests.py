@@ -9,7 +9,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any
 
 import asyncpg
@@ -453,6 +453,54 @@ def test_a_request_that_is_still_claiming_decides_nothing(urls: Mapping[str, str
 
     asyncio.run(main())
     assert effects(url, name) == 2
+
+
+def test_a_request_that_is_cancelled_twice_waits_for_its_handler(urls: Mapping[str, str]) -> None:
+    """A handler that still works on its connection when its request is cancelled again keeps it until it has ended."""
+    url, name, said = urls["postgres"], "cancelled-twice", []
+
+    async def main() -> None:
+        async with asyncpg_pool(url, 1) as (begin, write):
+            started = asyncio.Event()
+
+            @asynccontextmanager
+            async def begin_told() -> AsyncIterator[Any]:
+                try:
+                    async with begin() as connection:
+                        yield connection
+                finally:
+                    said.append("handed back")
+
+            store: AsyncTransactionStore[Any] = AsyncTransactionStore(begin_told)
+
+            async def app(scope: Any, receive: Any, send: Any) -> None:
+                connection = store.current()
+                try:
+                    started.set()
+                    await asyncio.sleep(30)
+                except asyncio.CancelledError:
+                    with suppress(asyncio.CancelledError):
+                        await asyncio.sleep(0.02)
+                    await write(connection, f"INSERT INTO effects (name) VALUES ('{name}')")
+                    raise
+                finally:
+                    said.append("ended")
+
+            protected = IdempotencyMiddleware(app, store=store, policy=POLICY, identify=lambda _: "shop")
+            transport = httpx.ASGITransport(protected, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
+                call = asyncio.create_task(Call(client)(name))
+                await started.wait()
+                [work] = [task for task in asyncio.all_tasks() if getattr(task.get_coro(), "__name__", "") == "_work"]
+                for _ in range(2):
+                    work.cancel()
+                    await asyncio.sleep(0.005)
+                with pytest.raises(asyncio.CancelledError):
+                    await call
+
+    asyncio.run(main())
+    assert said == ["ended", "handed back"]
+    assert effects(url, name) == 0
 
 
 def test_a_long_failure_that_was_overtaken_gets_the_other_answer(urls: Mapping[str, str]) -> None:

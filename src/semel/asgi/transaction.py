@@ -267,7 +267,16 @@ def _error_of(app: asyncio.Task[None]) -> BaseException | None:
 
 
 async def _stop(app: asyncio.Task[None]) -> None:
-    """The application must not use the connection any more when its transaction is rolled back."""
-    if not app.done():
+    """The application must not use the connection any more when its transaction is rolled back.
+
+    So a request that is cancelled again goes on waiting, and passes that on to its application.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    while not app.done():
         app.cancel()
-        await asyncio.wait({app})
+        try:
+            await asyncio.wait({app})
+        except asyncio.CancelledError as again:
+            cancelled = again
+    if cancelled is not None:
+        raise cancelled
