@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from simulation.world import World
 
 SECRET = b"0123456789abcdef0123456789abcdef"
+WORKS = frozenset({"_work", "_run_app"})
+"""The tasks of a request with a transaction: the one that begins and ends it, and the one of its application."""
+AGAIN_MS = 1_000
 SHUTDOWN_MS = 2_000
 """How long a server that stops lets its cancelled tasks end."""
 
@@ -53,19 +56,22 @@ class AnyProcess:
             case "clock":
                 self.loop.jump(fault.ms)
             case "cancel":
-                self._cancel_work()
+                self._cancel_work(again=fault.ms <= AGAIN_MS)
             case "shutdown":
                 for task in list(self.loop.tasks):
                     task.cancel()
                 self.world.time.after_ms(SHUTDOWN_MS, self.crash, fault.ms)
 
-    def _cancel_work(self) -> None:
-        """The task of one request is cancelled, by its server or by a time limit."""
+    def _cancel_work(self, *, again: bool) -> None:
+        """A task of one request is cancelled, by its server or by a time limit; some insist."""
         open_tasks = [task for task in self.loop.tasks if not task.done()]
-        works = [task for task in open_tasks if getattr(task.get_coro(), "__name__", "") == "_work"]
+        works = [task for task in open_tasks if getattr(task.get_coro(), "__name__", "") in WORKS]
         if works:
             self.world.reached.add("work cancelled")
-            self.world.time.rng.choice(works).cancel()
+            chosen = self.world.time.rng.choice(works)
+            chosen.cancel()
+            if again:
+                self.world.time.after_ms(1, chosen.cancel)
 
     def crash(self, down_ms: int) -> None:
         """kill -9: nothing of it runs any more. A new life begins later."""

@@ -72,8 +72,7 @@ async def _write(entry: Entry) -> None:
     part, entry.written = entry.written, entry.written + 1
     try:
         await entry.connection.write(entry.number, part)
-    except DatabaseError as error:
-        entry.struck = error.sqlstate
+    except DatabaseError:
         if entry.work.outcome != "swallowed":
             raise
 
@@ -97,8 +96,7 @@ async def _answer(entry: Entry, send: Send) -> None:
         chunk = answer.body[part * size : (part + 1) * size]
         try:
             await send({"type": "http.response.body", "body": chunk, "more_body": part < parts - 1})
-        except DatabaseError as error:
-            entry.struck = error.sqlstate
+        except DatabaseError:
             if entry.work.outcome != "swallowed":
                 raise
         if entry.work.outcome == "raised-midway":

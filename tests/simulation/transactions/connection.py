@@ -23,7 +23,7 @@ POOL_S = 30.0
 
 
 class Connection:
-    """One connection, as drivers have them. It is for the task that borrowed it, until that hands it back."""
+    """One connection, as drivers have them. It is for the task that borrowed it, and for that one's handler."""
 
     def __init__(self, process: TransactionProcess, session: Session) -> None:
         self.process = process
@@ -33,6 +33,7 @@ class Connection:
         self.borrower: asyncio.Task[Any] | None = None
         self.entry: Entry | None = None
         """The run whose handler has taken it."""
+        self.is_busy = False
         self._held_back: list[tuple[int, int]] = []
 
     async def write(self, entry: int, part: int) -> None:
@@ -40,12 +41,20 @@ class Connection:
         if self.process.world.scenario.driver.holds_back:
             self._held_back.append((entry, part))
         else:
-            await self.execute(WRITE, (entry, part))
+            await self._insert((entry, part))
 
     async def flush(self) -> None:
         while self._held_back:
-            await self.execute(WRITE, self._held_back[0])
+            await self._insert(self._held_back[0])
             self._held_back.pop(0)
+
+    async def _insert(self, row: tuple[int, int]) -> None:
+        try:
+            await self.execute(WRITE, row)
+        except DatabaseError as error:
+            if self.entry is not None:
+                self.entry.struck = error.sqlstate
+            raise
 
     async def begin(self) -> None:
         self._held_back.clear()
@@ -71,6 +80,13 @@ class Connection:
         self.check_user(f"used for {sql.split(maxsplit=1)[0]}")
         if self.closed:
             raise DatabaseError(LOST, "the connection is closed")
+        self.is_busy = True
+        try:
+            return await self._ask(sql, params)
+        finally:
+            self.is_busy = False
+
+    async def _ask(self, sql: str, params: Sequence[Any]) -> Rows:
         server = self.process.world.server
         reply = server.ask(self.session, sql, params)
         try:
@@ -99,10 +115,18 @@ class Connection:
             self.process.world.server.close(self.session)
 
     def check_user(self, how: str) -> None:
-        task, world = asyncio.current_task(), self.process.world
-        if task is not self.borrower and not world.over:
+        """The task that borrowed it may use it, and its handler for as long as that works; one at a time."""
+        task, world, entry = asyncio.current_task(), self.process.world, self.entry
+        handles = entry is not None and entry.task is task and entry.is_working()
+        if world.over:
+            return
+        if task is not self.borrower and not handles:
             whose = "after it was handed back" if self.borrower is None else "by another task"
             world.oracle.violated("one-task-for-one-connection", f"a connection was {how} {whose}")
+        elif self.is_busy:
+            world.oracle.violated("one-task-for-one-connection", f"a connection was {how} in the middle of a statement")
+        elif not handles and entry is not None and entry.is_working():
+            world.oracle.violated("a-handler-keeps-its-connection", f"a connection was {how} under its handler")
 
 
 class Driver:
@@ -187,7 +211,6 @@ class Pool:
         if self.process.world.over:
             return
         connection.check_user("handed back")
-        self.process.world.oracle.handed_back(connection)
         self.borrowed.remove(connection)
         connection.borrower = connection.entry = None
         if connection.in_transaction:

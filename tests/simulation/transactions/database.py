@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from semel.core.records import Key
 from semel.stores.sql.rows import COLUMNS, IN_PROGRESS
 from semel.transaction import postgres
-from semel.transaction.postgres import LIMIT_WAIT, TABLE, UNLIMIT, PostgresEngine
+from semel.transaction.postgres import BOOK, KNOWN, LIMIT_WAIT, TABLE, UNLIMIT, PostgresEngine
 
 if TYPE_CHECKING:
     from simulation.transactions.world import TransactionWorld
@@ -21,8 +20,11 @@ Row = tuple[Any, ...]
 Rows = list[Row]
 Meaning = Generator["Transaction", None, Rows]
 ENGINE = PostgresEngine("")
-READ: str = next(ENGINE.read(Key("", "", "any"))).sql  # type: ignore[attr-defined]
-CLAIM, INSIST, COMPLETE = postgres.claim(TABLE), postgres.insist(TABLE), postgres.complete(TABLE)
+CLAIM, READ = postgres.claim(TABLE, BOOK), postgres.read(TABLE, BOOK)
+INSIST, COMPLETE = postgres.insist(TABLE), postgres.complete(TABLE)
+VERSION = [KNOWN, KNOWN]
+"""The last entry in the book of migrations."""
+NO_RECORD = (None,) * len(COLUMNS)
 WRITE = "INSERT INTO effects (entry, part) VALUES ($1, $2)"
 STATE, OWNER, CREATED, LEASE, EXPIRES, REFUSE = map(
     COLUMNS.index, ("state", "owner", "created_ms", "lease_until_ms", "expires_ms", "refuse_ms")
@@ -172,16 +174,15 @@ class Database:
     def _claim(self, transaction: Transaction, params: Sequence[Any]) -> Meaning:
         digest, lock, now_ms = params[0], params[8], self.now_ms()
         seen = self._seen(transaction, digest)
-        nothing = (None,) * len(COLUMNS)
         if seen is not None:
-            return [(None, None, now_ms, *seen)]
+            return [(VERSION, None, None, now_ms, *seen)]
         if self._is_locked(transaction, lock):
-            return [(None, None, now_ms, *nothing)]
+            return [(VERSION, None, None, now_ms, *NO_RECORD)]
         transaction.locks.add(lock)
         yield from self._turn(transaction, digest)
         if self._seen(transaction, digest) is not None:  # committed since the statement began, which does not see it
-            return [(None, None, now_ms, *nothing)]
-        return [(*self._insert(transaction, params, now_ms), now_ms, *nothing)]
+            return [(VERSION, None, None, now_ms, *NO_RECORD)]
+        return [(VERSION, *self._insert(transaction, params, now_ms), now_ms, *NO_RECORD)]
 
     def _insist(self, transaction: Transaction, params: Sequence[Any]) -> Meaning:
         digest, lock, now_ms = params[0], params[8], self.now_ms()
@@ -209,7 +210,7 @@ class Database:
 
     def _read(self, transaction: Transaction, params: Sequence[Any]) -> Rows:
         row = self._seen(transaction, params[0])
-        return [] if row is None else [(self.now_ms(), *row)]
+        return [(VERSION, None, None, self.now_ms(), *(NO_RECORD if row is None else row))]
 
     def _write(self, transaction: Transaction, params: Sequence[Any]) -> Rows:
         transaction.effects.append((params[0], params[1]))

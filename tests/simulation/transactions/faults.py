@@ -28,8 +28,8 @@ FAULTS = [
     Fault(
         "a request that is cut off does not end its transaction",
         TRANSACTION,
-        "            self._held.close()\n            await self._transaction.end()\n",
-        "            self._held.close()\n",
+        "            try:\n                await self._transaction.end()\n            finally:\n                self._held",
+        "            self._held",
     ),
     Fault(
         "an answer is settled when it is too large to keep",
@@ -54,7 +54,7 @@ FAULTS = [
     Fault(
         "a repeat keeps its connection while it is answered",
         REQUESTS,
-        "        if isinstance(reply, Occupied):\n            yield from self.ending()\n            return reply\n",
+        "        if isinstance(reply, Occupied):\n            yield from self._roll_back()\n            return reply\n",
         "        if isinstance(reply, Occupied):\n            return reply\n",
     ),
     Fault(
@@ -85,7 +85,7 @@ FAULTS = [
     Fault(
         "the rows are committed without the result",
         REQUESTS,
-        "        yield from step(lambda: unit.run(unit.engine.complete(call, self._mark)))\n        yield",
+        "        yield from step(lambda: unit.run(self._engine(unit).complete(call, self._mark)))\n        yield",
         "        yield",
     ),
     Fault(
@@ -116,14 +116,20 @@ FAULTS = [
     Fault(
         "an application that ignores what its flush raised is not answered for",
         TRANSACTION,
-        "            self._pending = self._keyed.raised(error)  # for an application that catches this and returns\n",
-        "",
+        "                self._refusal = error\n                await self._raised(error)\n",
+        "                self._refusal = error\n",
     ),
     Fault(
         "the answer that holds is sent with the body of a failed run",
         TRANSACTION,
         "is_held = not isinstance(settlement, Superseded) and not response.body",
         "is_held = not response.body",
+    ),
+    Fault(
+        "a request that is cancelled again rolls back under its handler",
+        TRANSACTION,
+        "        except asyncio.CancelledError as again:\n            cancelled = again\n",
+        "        except asyncio.CancelledError:\n            raise\n",
     ),
     Fault("a mismatch replays", TABLES, "(Verdict.REPLAY, Verdict.MISMATCH)", "(Verdict.REPLAY, Verdict.REPLAY)"),
     Fault("one key for all tenants", GATE, "key = Key(tenant, scope, ", 'key = Key("", scope, '),

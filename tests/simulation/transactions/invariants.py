@@ -16,8 +16,12 @@ INVARIANTS: dict[str, tuple[str, str]] = {
     "only-work-has-results": ("G2", "a record is committed only for a run that did not declare that nothing was done"),
     "nothing-done-is-true": ("G2", "a run whose caller was told that nothing was done never commits"),
     "nothing-is-unknown": ("G2", "nobody is told that an outcome is unknown, or that an answer was not stored"),
-    "one-task-for-one-connection": ("G2", "a connection is used and handed back only by the task that borrowed it"),
-    "a-handler-keeps-its-connection": ("G2", "no connection goes back to the pool while its handler works on it"),
+    "one-task-for-one-connection": (
+        "G2",
+        "a connection is used by the task that borrowed it and by the handler that it runs, one at a time, and ended only "
+        "by the former",
+    ),
+    "a-handler-keeps-its-connection": ("G2", "no transaction is ended, and no connection goes back, while its handler works on it"),
     "a-task-ends-what-it-began": ("G2", "no task ends with a connection of the pool"),
     "nothing-stays-open": ("G2", "when all is quiet, no transaction is open, and every pool is full"),
     "a-success-names-the-committed-run": ("G4", "a success names a run whose rows and record are committed already"),

@@ -56,10 +56,11 @@ class Entry:
         self.owner = running.lease.owner
         self.work = work
         self.phase = Phase.WORKING
+        self.task: asyncio.Task[Any] | None = None
         self.connection: Connection | None = None
         self.written = 0
         self.struck = ""
-        """The SQLSTATE of the error that its handler was given."""
+        """The SQLSTATE with which one of its rows was refused."""
         self.answer: Response | None = None
         self.committed: Committed | None = None
         self.nothing = False
@@ -70,7 +71,11 @@ class Entry:
         """What its caller was told."""
 
     def take(self, connection: Connection) -> None:
+        self.task = asyncio.current_task()
         self.connection, connection.entry = connection, self
+
+    def is_working(self) -> bool:
+        return self.phase is Phase.WORKING
 
     def done(self) -> None:
         self.phase = Phase.DONE
@@ -163,11 +168,6 @@ class Oracle:
         return entry
 
     # Connections
-
-    def handed_back(self, connection: Connection) -> None:
-        entry = connection.entry
-        if entry is not None and entry.phase is Phase.WORKING:
-            self.violated("a-handler-keeps-its-connection", f"entry {entry.number} is still writing")
 
     def waited(self, params: Sequence[Any], waited_s: float) -> None:
         owner = params[5]
