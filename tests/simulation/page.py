@@ -84,7 +84,7 @@ def _promela(text: str, begins: str) -> str:
     return text[start : end.start()] + ("\n}" if end[0] == "\n}\n" else "")
 
 
-PARTS = {
+PARTS: dict[str, Callable[[], str]] = {
     "invariants": partial(invariants, LEASES),
     "reached": partial(reached, LEASES),
     "message-faults": partial(listed, MESSAGE_FAULTS),

@@ -21,7 +21,10 @@ INVARIANTS: dict[str, tuple[str, str]] = {
         "a connection is used by the task that borrowed it and by the handler that it runs, one at a time, and ended only "
         "by the former",
     ),
-    "a-handler-keeps-its-connection": ("G2", "no transaction is ended, and no connection goes back, while its handler works on it"),
+    "a-handler-keeps-its-connection": (
+        "G2",
+        "no transaction is ended, and no connection goes back, while its handler works on it",
+    ),
     "a-task-ends-what-it-began": ("G2", "no task ends with a connection of the pool"),
     "nothing-stays-open": ("G2", "when all is quiet, no transaction is open, and every pool is full"),
     "a-success-names-the-committed-run": ("G4", "a success names a run whose rows and record are committed already"),
