@@ -28,7 +28,8 @@ FAULTS = [
     Fault(
         "a request that is cut off does not end its transaction",
         TRANSACTION,
-        "            try:\n                await self._transaction.end()\n            finally:\n                self._held",
+        "            try:\n                await self._transaction.end()\n"
+        "            finally:\n                self._held",
         "            self._held",
     ),
     Fault(

@@ -18,8 +18,8 @@ INVARIANTS: dict[str, tuple[str, str]] = {
     "nothing-is-unknown": ("G2", "nobody is told that an outcome is unknown, or that an answer was not stored"),
     "one-task-for-one-connection": (
         "G2",
-        "a connection is used by the task that borrowed it and by the handler that it runs, one at a time, and ended only "
-        "by the former",
+        "a connection is used by the task that borrowed it and by the handler that it runs, one at a time, and ended "
+        "only by the former",
     ),
     "a-handler-keeps-its-connection": (
         "G2",
