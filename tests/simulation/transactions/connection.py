@@ -175,7 +175,8 @@ class Pool:
             try:
                 yield connection
             except BaseException:
-                await connection.roll_back()
+                if not self.process.world.over:  # else a dead process is being collected
+                    await connection.roll_back()
                 raise
             await connection.commit()
         finally:

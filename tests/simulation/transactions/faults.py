@@ -28,9 +28,8 @@ FAULTS = [
     Fault(
         "a request that is cut off does not end its transaction",
         TRANSACTION,
-        "            try:\n                await self._transaction.end()\n"
-        "            finally:\n                self._held",
-        "            self._held",
+        "            try:\n                await self._transaction.end()\n            finally:\n    ",
+        "            if True:\n    ",
     ),
     Fault(
         "an answer is settled when it is too large to keep",

@@ -23,7 +23,7 @@ INVARIANTS: dict[str, tuple[str, str]] = {
     ),
     "a-handler-keeps-its-connection": (
         "G2",
-        "no transaction is ended, and no connection goes back, while its handler works on it",
+        "no transaction is ended, and no connection goes back to the pool, while its handler works on it",
     ),
     "a-task-ends-what-it-began": ("G2", "no task ends with a connection of the pool"),
     "nothing-stays-open": ("G2", "when all is quiet, no transaction is open, and every pool is full"),
