@@ -137,8 +137,8 @@ FAULTS = [
     Fault(
         "an assumed claim",
         PROTOCOL,
-        "            decision = Undecided(error)\n        if not isinstance(decision, InFlight)",
-        "            decision = Run(Lease(key, owner, 1, 1))\n        if not isinstance(decision, InFlight)",
+        "            decision = Undecided(error)\n        if isinstance(decision, InFlight)",
+        "            decision = Run(Lease(key, owner, 1, 1))\n        if isinstance(decision, InFlight)",
     ),
     Fault(
         "an unreadable record is treated as absent",
@@ -231,8 +231,8 @@ FAULTS = [
     Fault(
         "one key for all endpoints",
         GATE,
-        'admitted.policy, f"{request.method} {request.path}", dict(',
-        'admitted.policy, "", dict(',
+        '        scope = f"{request.method} {_host_in(policy, request)}{request.path}"\n        if (',
+        '        scope = ""\n        if (',
     ),
     Fault(
         "the fingerprint ignores the body",

@@ -20,8 +20,8 @@ PROBE_S = 20.0
 HELD_S = 2.2
 """How long the first of the twins takes."""
 LATE_S = 1.2
-FAR_HELD_S = 7.0
-EXCHANGE_S = 0.2
+FAR_HELD_S = 9.0
+EXCHANGE_S = 0.1
 LOOKS = 10
 OTHERS = 2
 
