@@ -2,8 +2,9 @@
 
 An insert waits for as long as the twin's transaction is open, so the claim first tries an advisory lock on the key,
 which tells without waiting. Only who does not get it goes the long way: savepoint, lock timeout, insert. A claim that
-is granted on the long way takes the lock as well, or the next claim would insert, and wait without a bound. The lock
-decides nothing, the unique key does: two keys that share a lock only wait when they need not.
+is granted on the long way takes the lock as well, or the next claim would insert, and wait without a bound. It may have
+to wait for the lock a moment longer: PostgreSQL lets go of a transaction's rows first, and of its locks after that. The
+lock decides nothing, the unique key does: two keys that share a lock only wait when they need not.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ TABLE, BOOK = "semel_records", "semel_schema"
 KNOWN = 1
 """The number of the store's newest migration. Its own module needs psycopg, and a connection may be asyncpg's."""
 WAIT_MS = 10_000
+LOCK_MS = 50
+"""How long a claim that was granted waits for the lock. Then another key has it, and the claim goes on without."""
 NAMED = "r.digest = $1"
 RECORD = ", ".join(f"r.{column}" for column in COLUMNS)
 NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
@@ -32,6 +35,7 @@ VALUES = f"""SELECT $1::bytea, $2::text, $3::text, $4::text, $5::text, {IN_PROGR
     now_ms, now_ms + $7::bigint, now_ms + $8::bigint"""
 MARKED = "pg_current_xact_id()::text AS mark, r.lease_until_ms"
 LIMIT_WAIT = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', $1::text, true)"
+LOCK = "SELECT pg_advisory_xact_lock($1::bigint)"
 UNLIMIT = "SELECT set_config('lock_timeout', $1::text, true)"
 
 
@@ -138,9 +142,21 @@ class PostgresEngine:
             yield from do(Statement("ROLLBACK TO SAVEPOINT semel"))
             yield from do(Statement("RELEASE SAVEPOINT semel"))
             raise still_running(key, f"{wait_ms} ms") from None
+        if any(not locked for *_, locked in rows):
+            yield from self._lock_late(given[-1])
         yield from do(Statement(UNLIMIT, [before]))
         yield from do(Statement("RELEASE SAVEPOINT semel"))
         return rows
+
+    def _lock_late(self, lock: object) -> Script[None]:
+        """Take the lock of a key that was granted already, within a bound of its own."""
+        yield from do(Statement("SAVEPOINT semel_lock"))
+        yield from do(Statement(LIMIT_WAIT, [str(LOCK_MS)]))
+        try:
+            yield from do(Statement(LOCK, [lock]))
+        except LockWaitEnded:
+            yield from do(Statement("ROLLBACK TO SAVEPOINT semel_lock"))
+        yield from do(Statement("RELEASE SAVEPOINT semel_lock"))
 
     def complete(self, call: Complete, mark: str) -> Script[None]:
         key, result = call.lease.key, call.result
