@@ -34,10 +34,13 @@ class Simulated:
     def __init__(self) -> None:
         self._now_ms = 0
         oracle = SimpleNamespace(inserted=self._ignore, ends=self._ignore, commits=self._ignore)
-        server = SimpleNamespace(wake=self._ignore)
+        server = SimpleNamespace(wake=self._ignore, let_go=self._let_go)
         world: Any = SimpleNamespace(oracle=oracle, server=server, database_ms=self._tick)
-        self.database = Database(world)
+        self.database: Database = Database(world)
         self._open: list[Transaction | None] = [None] * SESSIONS
+
+    def _let_go(self, ended: Transaction) -> None:
+        self.database.ending.remove(ended)
 
     def _ignore(self, *_: object) -> None: ...
 

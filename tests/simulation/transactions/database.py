@@ -7,11 +7,12 @@ statement is a generator: it yields the transaction that is in its way, and goes
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from semel.stores.sql.rows import COLUMNS, IN_PROGRESS
 from semel.transaction import postgres
-from semel.transaction.postgres import BOOK, KNOWN, LIMIT_WAIT, TABLE, UNLIMIT, PostgresEngine
+from semel.transaction.postgres import BOOK, KNOWN, LIMIT_WAIT, LOCK, TABLE, UNLIMIT, PostgresEngine
 
 if TYPE_CHECKING:
     from simulation.transactions.world import TransactionWorld
@@ -51,19 +52,18 @@ class Transaction:
         self.lock_timeout_ms = 0
         self.aborted = False
         self.waits_for: Transaction | None = None
-        self._savepoint: tuple[dict[bytes, Row], list[tuple[int, int]], set[int], int] | None = None
+        self._savepoints: dict[str, tuple[dict[bytes, Row], list[tuple[int, int]], set[int], int]] = {}
 
     @property
     def mark(self) -> str:
         return str(self.number)
 
-    def save(self) -> None:
-        self._savepoint = (dict(self.records), list(self.effects), set(self.locks), self.lock_timeout_ms)
+    def save(self, name: str) -> None:
+        self._savepoints[name] = (dict(self.records), list(self.effects), set(self.locks), self.lock_timeout_ms)
 
-    def go_back(self) -> None:
-        assert self._savepoint is not None
-        self.records, self.effects, self.locks, self.lock_timeout_ms = self._savepoint
-        self.save()
+    def go_back(self, name: str) -> None:
+        self.records, self.effects, self.locks, self.lock_timeout_ms = self._savepoints[name]
+        self.save(name)
         self.aborted = False
 
     def is_in_circle(self) -> bool:
@@ -82,10 +82,13 @@ class Database:
         self.records: dict[bytes, Row] = {}
         self.effects: list[tuple[int, int]] = []
         self.open: list[Transaction] = []
+        self.ending: list[Transaction] = []
+        """Those whose rows are free, and whose advisory locks are not yet."""
         self._count = 0
         self._waiting: dict[str, Callable[[Transaction, Sequence[Any]], Meaning]] = {
             CLAIM: self._claim,
             INSIST: self._insist,
+            LOCK: self._lock,
         }
         self._plain: dict[str, Callable[[Transaction, Sequence[Any]], Rows]] = {
             COMPLETE: self._complete,
@@ -93,10 +96,11 @@ class Database:
             WRITE: self._write,
             LIMIT_WAIT: self._limit_wait,
             UNLIMIT: self._limit_wait,
-            "SAVEPOINT semel": self._save,
-            "ROLLBACK TO SAVEPOINT semel": self._go_back,
-            "RELEASE SAVEPOINT semel": self._forget_savepoint,
         }
+        for name in ("semel", "semel_lock"):
+            self._plain[f"SAVEPOINT {name}"] = partial(self._save, name)
+            self._plain[f"ROLLBACK TO SAVEPOINT {name}"] = partial(self._go_back, name)
+            self._plain[f"RELEASE SAVEPOINT {name}"] = self._forget_savepoint
 
     def now_ms(self) -> int:
         return self.world.database_ms()
@@ -125,10 +129,11 @@ class Database:
         return not transaction.aborted
 
     def end(self, transaction: Transaction) -> None:
-        """Its locks and versions are gone."""
+        """Its versions are gone, and a moment later its locks."""
         self.open.remove(transaction)
+        self.ending.append(transaction)
         self.world.oracle.ends(transaction)
-        self.world.server.wake(transaction)
+        self.world.server.let_go(transaction)
 
     def purge(self) -> int:
         """What the ordinary store of this database does now and then; rows that a transaction holds are skipped."""
@@ -152,7 +157,11 @@ class Database:
 
     def _is_locked(self, transaction: Transaction, lock: int) -> bool:
         """Whether another transaction has this advisory lock."""
-        return any(lock in each.locks for each in self.open if each is not transaction)
+        return self._locker(transaction, lock) is not None
+
+    def _locker(self, transaction: Transaction, lock: int) -> Transaction | None:
+        others = (each for each in (*self.open, *self.ending) if each is not transaction)
+        return next((each for each in others if lock in each.locks), None)
 
     def _turn(self, transaction: Transaction, digest: bytes) -> Generator[Transaction, None, None]:
         """The unique key: wait for the transaction that has a version of this row."""
@@ -197,6 +206,12 @@ class Database:
         transaction.locks.add(lock)
         return [(*inserted, True)]
 
+    def _lock(self, transaction: Transaction, params: Sequence[Any]) -> Meaning:
+        while (locker := self._locker(transaction, params[0])) is not None:
+            yield locker
+        transaction.locks.add(params[0])
+        return [("",)]
+
     def _complete(self, transaction: Transaction, params: Sequence[Any]) -> Rows:
         digest, owner, state, format, payload, refuse_ms, retention_ms, mark = params
         row = self._seen(transaction, digest)
@@ -220,13 +235,14 @@ class Database:
         before, transaction.lock_timeout_ms = transaction.lock_timeout_ms, int(params[0])
         return [(str(before), params[0])]
 
-    def _save(self, transaction: Transaction, params: Sequence[Any]) -> Rows:
-        transaction.save()
+    def _save(self, name: str, transaction: Transaction, params: Sequence[Any]) -> Rows:
+        transaction.save(name)
         return []
 
-    def _go_back(self, transaction: Transaction, params: Sequence[Any]) -> Rows:
-        transaction.go_back()
-        self.world.oracle.ends(transaction)
+    def _go_back(self, name: str, transaction: Transaction, params: Sequence[Any]) -> Rows:
+        transaction.go_back(name)
+        if not transaction.records:
+            self.world.oracle.ends(transaction)
         self.world.server.wake(transaction)
         return []
 

@@ -265,8 +265,18 @@ class Server:
             return
         if waiting.timer is not None:
             waiting.timer.cancel()
-        self.world.oracle.waited(waiting.call.params, self.world.time.now_s - waiting.since_s)
+        if waiting.call.sql in (CLAIM, INSIST):
+            self.world.oracle.waited(waiting.call.params, self.world.time.now_s - waiting.since_s)
         self._go_on(waiting.call, waiting.meaning, DatabaseError(sqlstate, why) if sqlstate else None)
+
+    def let_go(self, ended: Transaction) -> None:
+        """PostgreSQL lets go of a transaction's rows, and then of its advisory locks."""
+        self.wake(ended)
+        self.world.time.after_ms(int(2 * self.world.time.rng.random()), self._unlock, ended)
+
+    def _unlock(self, ended: Transaction) -> None:
+        self.database.ending.remove(ended)
+        self.wake(ended)
 
     def wake(self, ended: Transaction) -> None:
         """A transaction has ended: what waited for it goes on."""
