@@ -34,6 +34,8 @@ class Filter:
     name_prefix: str = ""
     older_than_ms: int = 0
     """At least this long since the record was created."""
+    created_from_ms: int = 0
+    """Created at this time of the store's clock or later; `Page.now_ms` says what time it is there."""
 
     def __post_init__(self) -> None:
         for field in ("tenant", "scope", "name_prefix"):
@@ -48,6 +50,7 @@ class Filter:
             and self.scope in (None, record.key.scope)
             and record.key.name.startswith(self.name_prefix)
             and now_ms - record.created_ms >= self.older_than_ms
+            and record.created_ms >= self.created_from_ms
         )
 
 
@@ -70,6 +73,8 @@ class Page:
     records: tuple[Record, ...]
     cursor: str | None
     unreadable: tuple[UnreadableRecord, ...] = ()
+    now_ms: int | None = None
+    """When the store began to look, by its own clock: what is unknown is judged by that. None: it does not tell."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,13 @@ import pytest
 from cli.calls import claimed, run, run_json
 from semel import Key, open_store
 from semel.store import Store
+from semel.stores import examining
+from semel.stores.postgres import upkeep
 from semel.stores.sqlite import examine as sqlite_examine
 from servers.needing import needed
 from servers.postgres import PostgresServer, PostgresStandby
 from servers.redis import RedisServer
+from waiting import until
 
 KEY = Key("shop", "POST /payments", "order-1")
 
@@ -119,6 +122,82 @@ def test_a_failover_is_as_good_as_the_standby_is(private_postgres: PostgresServe
         assert "RESET synchronous_standby_names" in found["fix"]
 
 
+def test_nothing_cleans_up(private_postgres: PostgresServer) -> None:
+    """Autovacuum may be off for the server, for the table, or for the answers that are kept beside it."""
+    url = private_postgres.url
+    assert run("migrate", store=url).exit_code == 0
+    found = by_title(run_json("doctor", store=url))
+    assert (found["autovacuum"]["level"], found["dead rows"]["level"]) == ("ok", "ok")
+    assert "slots" not in found
+    with psycopg.connect(url, autocommit=True) as admin:
+        for option in ("autovacuum_enabled", "toast.autovacuum_enabled"):
+            admin.execute(f"ALTER TABLE semel_records SET ({option} = off)".encode())
+            off = by_title(run_json("doctor", store=url))["autovacuum"]
+            assert (off["level"], f"{option} is off for semel_records" in off["detail"]) == ("warning", True)
+            admin.execute(off["fix"].encode())
+            assert by_title(run_json("doctor", store=url))["autovacuum"]["level"] == "ok"
+        for name in ("autovacuum", "track_counts"):
+            admin.execute(f"ALTER SYSTEM SET {name} = off".encode())
+            admin.execute("SELECT pg_reload_conf()")
+            off = until(lambda: _off(url) or {})
+            assert f"{name} is off" in off["detail"]
+            for statement in off["fix"].strip(";").split("; "):
+                admin.execute(statement.encode())
+            until(lambda: _off(url) is None)
+    assert "! autovacuum" not in run("doctor", store=url).output
+
+
+def _off(url: str) -> dict[str, str] | None:
+    found = by_title(run_json("doctor", store=url))["autovacuum"]
+    return found if found["level"] == "warning" else None
+
+
+def test_dead_rows_and_unused_slots(private_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = private_postgres.url
+    assert run("migrate", store=url).exit_code == 0
+    monkeypatch.setattr(upkeep, "DEAD_MIN", 100)
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute("ALTER TABLE semel_records SET (autovacuum_enabled = off)")
+        admin.execute(
+            "INSERT INTO semel_records SELECT sha256(n::text::bytea), 1, 1, 1, 0, 1, 0, false, '', '', n::text, '', '' "
+            "FROM generate_series(1, 200) n"
+        )
+        admin.execute("DELETE FROM semel_records")
+        admin.execute("SELECT pg_stat_force_next_flush()")
+        admin.execute("SELECT pg_create_physical_replication_slot('left', true)")
+        found = until(lambda: _dead(url) or {})
+        assert "200 dead rows beside 0 live ones; last vacuumed: never" in found["dead rows"]["detail"]
+        assert "VACUUM semel_records" in found["dead rows"]["fix"]
+        assert found["slots"]["level"] == "warning"
+        assert "1 replication slot is not in use" in found["slots"]["detail"]
+        admin.execute("VACUUM semel_records")
+        admin.execute("SELECT pg_drop_replication_slot('left')")
+    until(lambda: _dead(url) is None)
+    assert "slots" not in by_title(run_json("doctor", store=url))
+
+
+def _dead(url: str) -> dict[str, dict[str, str]] | None:
+    found = by_title(run_json("doctor", store=url))
+    return found if found["dead rows"]["level"] == "warning" else None
+
+
+@pytest.mark.parametrize("skew_ms", [-0.4, 0.0, 0.4])
+def test_there_is_no_negative_nothing(monkeypatch: pytest.MonkeyPatch, skew_ms: float) -> None:
+    monkeypatch.setattr(examining, "wall_ms", lambda: 0)
+    monkeypatch.setattr(time, "perf_counter", lambda: 0.0)
+    assert "is +0 ms from" in examining.clock_skew(lambda: skew_ms).detail  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize("words", [("stuck",), ("doctor",), ("keys", "list"), ("migrate",)])
+def test_a_server_s_words_are_one_line(words: tuple[str, ...]) -> None:
+    done = run(*words, store="postgresql://127.0.0.1:1/x")
+    assert done.exit_code == 3
+    assert "\\n" not in done.output
+    assert "\t" not in done.output
+    [line] = [line for line in done.output.splitlines() if "refused" in line]
+    assert "Is the server running" in line
+
+
 def test_a_redis_that_evicts_and_forgets() -> None:
     arguments = ("--appendonly", "no", "--maxmemory-policy", "allkeys-lru")
     with needed("redis", lambda: RedisServer(*arguments)) as server:
@@ -133,7 +212,7 @@ def test_a_redis_that_evicts_and_forgets() -> None:
 
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:1", "postgresql://127.0.0.1:1/x"])
 def test_a_server_that_is_not_there(url: str) -> None:
-    found = by_title(run_json("doctor", store=url, status=1))
+    found = by_title(run_json("doctor", store=url, status=3))
     assert found["connection"]["level"] == "problem"
     assert found["connection"]["fix"]
 

@@ -1,6 +1,7 @@
 """`guide`, `openapi` and `config` show the live policy, wherever it comes from."""
 
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -119,3 +120,30 @@ def test_a_rules_file_that_is_wrong(tmp_path: Path) -> None:
     done = run("guide", "--rules", str(tmp_path / "semel.toml"))
     assert done.exit_code == 2
     assert "semel.toml" in done.output
+
+
+@pytest.mark.parametrize("name", ["asgi", "wsgi", "starlette", "fastapi", "flask", "litestar", "quart"])
+def test_the_store_is_the_application_s(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the one that the command line would take."""
+    monkeypatch.setenv("APPS_FOLDER", str(tmp_path))
+    monkeypatch.delitem(sys.modules, "cli.app_stores", raising=False)
+    done = run("config", "--app", f"cli.app_stores:{name}", "--json", store="redis://elsewhere")
+    assert done.exit_code == 0, done.output
+    found = {each["name"]: each for each in json.loads(done.stdout)["settings"]}
+    assert found["store"]["value"] == f"sqlite:///{tmp_path}/{name}.db"
+    assert found["store"]["source"] == f"cli.app_stores:{name}"
+    assert found["store.busy_timeout_ms"]["value"] == "1234"
+    assert found["SEMEL_STORE"]["value"] == "redis://elsewhere"
+    assert list(tmp_path.iterdir()) == [], "looking makes no file"
+
+
+def test_a_store_without_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("APPS_FOLDER", str(tmp_path))
+    monkeypatch.delitem(sys.modules, "cli.app_stores", raising=False)
+    done = run("config", "--app", "cli.app_stores:made", store="redis://elsewhere")
+    assert "SqliteStore, which was not opened by a URL" in done.stdout
+
+
+def test_an_application_has_a_store_of_its_own() -> None:
+    done = run("config", "--app", "cli.policy_apps:app", "--store", "memory://")
+    assert (done.exit_code, "only one of --store and --app" in done.stderr) == (2, True)

@@ -1,6 +1,7 @@
 """The program: how it starts, what it imports, and that every command and option is documented."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -128,7 +129,7 @@ def test_the_module_is_the_program() -> None:
         (("doctor", "--stor", "memory://"), 2),
         (("nonsense",), 2),
         (("keys", "list", "--store", "memory://", "--older-than", "a while"), 2),
-        (("keys", "list", "--store", "redis://127.0.0.1:1"), 1),
+        (("keys", "list", "--store", "redis://127.0.0.1:1"), 3),
         (("keys", "list", "--store", "memory://"), 0),
     ],
 )
@@ -151,3 +152,22 @@ def test_a_warning_is_one_line() -> None:
         "print(done.output)"
     )
     assert done.stdout.strip() == "Warning: mind this"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_documented_and_works(shell: str) -> None:
+    assert f"_SEMEL_COMPLETE={shell}_source semel" in DOCS
+    assert "_SEMEL_COMPLETE" in run("--help").output
+    program = Path(sys.executable).with_name("semel")
+    for instruction, words, expected in (
+        (f"{shell}_source", "", "_SEMEL_COMPLETE"),
+        (f"{shell}_complete", "semel keys resolve-", "resolve-many"),
+    ):
+        environment = {
+            **os.environ,
+            "_SEMEL_COMPLETE": instruction,
+            "COMP_WORDS": words,
+            "COMP_CWORD": words.rpartition(" ")[2] if shell == "fish" else "2",
+        }
+        done = subprocess.run([program], env=environment, capture_output=True, text=True, timeout=60, check=False)
+        assert expected in done.stdout, done.stderr

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import click
 
+from semel.cli.applications import store_of
 from semel.cli.options import json_option, option
-from semel.cli.policies import policy_options, published
+from semel.cli.policies import load_app, policy_options, published
 from semel.cli.showing import print_json, print_table
 from semel.errors import StoreMisconfigured
 from semel.opening import opener_for as opener_of
+from semel.opening import url_of
 from semel.stores.url import StoreUrl
 
 SECRET = ("password", "passfile", "sslkey", "sslpassword")
@@ -44,15 +46,17 @@ def config(
 ) -> None:
     """Show the effective configuration and where each value comes from.
 
-    The store and its options (passwords are hidden), the policy, and the SEMEL_* variables of the environment. Ends
-    with 1 if one of those is not known to any command, because a misspelt setting is a setting that does nothing.
+    The store and its options (passwords are hidden), the policy, and the SEMEL_* variables of the environment. With
+    --app, store and policy are those that the application goes by, whatever SEMEL_STORE says. Ends with 1 if a variable
+    is not known to any command, because a misspelt setting is a setting that does nothing.
 
     \b
     Examples:
       semel config
       semel config --app shop.main:app --json
     """
-    settings = [*_store_settings(ctx, store), *_policy_settings(url, app, rules, path)]
+    policy = list(_policy_settings(url, app, rules, path))  # first: with its first request an application is complete
+    settings = [*(_store_settings(ctx, store) if app is None else _app_settings(ctx, app)), *policy]
     known = dict(_variables(ctx))
     used = {name for name in os.environ if name.startswith("SEMEL_")}
     settings += [Setting(name, _shown(name), f"environment, for {known[name]}") for name in sorted(used & known.keys())]
@@ -85,16 +89,37 @@ def _store_settings(ctx: click.Context, url: str | None) -> Iterator[Setting]:
     if url is None:
         yield Setting("store", "(none)", "neither --store nor SEMEL_STORE is given")
         return
-    where = ctx.get_parameter_source("store")
-    source = "SEMEL_STORE" if where is click.core.ParameterSource.ENVIRONMENT else "--store"
+    source = "--store" if _is_typed(ctx) else "SEMEL_STORE"
     try:
-        parsed = Recorded.parse(url)
-        assert isinstance(parsed, Recorded)
-        parsed.taken = {}
-        opener_of(parsed).open_store(parsed, None)
-        parsed.finish()
+        yield from _url_settings(url, source)
     except StoreMisconfigured as error:
         raise click.BadParameter(str(error), ctx, param_hint="--store") from error
+
+
+def _is_typed(ctx: click.Context) -> bool:
+    return ctx.get_parameter_source("store") is click.core.ParameterSource.COMMANDLINE
+
+
+def _app_settings(ctx: click.Context, app: str) -> Iterator[Setting]:
+    """Of the store that the application goes by, whatever the command line would."""
+    if _is_typed(ctx):
+        raise click.UsageError("Give only one of --store and --app: an application has a store of its own.")
+    store = store_of(load_app(app))
+    url = None if store is None else url_of(store)
+    if url is not None:
+        yield from _url_settings(url, app)
+    elif store is not None:
+        yield Setting("store", f"{type(store).__name__}, which was not opened by a URL", app)
+    else:
+        yield Setting("store", "(not found)", f"{app} keeps it where it cannot be seen")
+
+
+def _url_settings(url: str, source: str) -> Iterator[Setting]:
+    parsed = Recorded.parse(url)
+    assert isinstance(parsed, Recorded)
+    parsed.taken = {}
+    opener_of(parsed).open_store(parsed, None)
+    parsed.finish()
     yield Setting("store", parsed.shown, source)
     for name, (value, given) in parsed.taken.items():
         if given or value:

@@ -7,7 +7,9 @@ from dataclasses import asdict
 
 import click
 
-from semel.cli.options import Opened, json_option, new_store_option
+from semel.cli.ends import near_end, unknown_in
+from semel.cli.look import Look
+from semel.cli.options import EXIT_STORE, Opened, json_option, new_store_option
 from semel.cli.showing import print_json
 from semel.codecs.printable import visible
 from semel.core.records import Key
@@ -28,7 +30,7 @@ def doctor(ctx: click.Context, store: Opened, json: bool) -> None:
 
     Looks at the connection, the schema, the server's version and its settings for durability and eviction, the clocks
     and the latency, and says what this store can and cannot promise. Each ✘ comes with the way out. Changes nothing.
-    Ends with 1 if there is a ✘.
+    Ends with 1 if there is a ✘, and with 3 if the store cannot be reached.
 
     \b
     Examples:
@@ -37,13 +39,14 @@ def doctor(ctx: click.Context, store: Opened, json: bool) -> None:
     """
     findings = list(examined(store))
     if any(finding.title == "schema" and finding.level == "ok" for finding in findings):  # else looking would create it
-        findings += unreadable_in(store)
+        findings += [*unreadable_in(store), *unknown_outcomes_in(store)]
     sound = all(finding.level != "problem" for finding in findings)
     if json:
         print_json({"store": store.shown, "ok": sound, "findings": [asdict(finding) for finding in findings]})
     else:
         _print(findings)
-    ctx.exit(0 if sound else 1)
+    is_away = any(finding.title == "connection" and finding.level == "problem" for finding in findings)
+    ctx.exit(0 if sound else EXIT_STORE if is_away else 1)
 
 
 def examined(opened: Opened) -> Sequence[Finding]:
@@ -82,6 +85,23 @@ def unreadable_in(opened: Opened) -> Sequence[Finding]:
             "upgrade semel if a newer version wrote them, else find out what else writes there; semel stats counts all",
         )
     ]
+
+
+def unknown_outcomes_in(opened: Opened) -> Sequence[Finding]:
+    """Unknown outcomes, if there are any, and how many of them are about to be forgotten."""
+    if not isinstance(opened.store, Inspectable):
+        return []
+    look = Look(opened.store)
+    try:
+        unknown = unknown_in(look)
+    except StoreError:  # has been told
+        return []
+    if not unknown:
+        return []
+    detail = "the outcome of 1 operation is unknown" if len(unknown) == 1 else f"{len(unknown)} outcomes are unknown"
+    near = near_end(unknown, look.now_ms)
+    fix = "semel stuck lists them; find out how they ended, then semel keys resolve or semel keys release"
+    return [Finding("outcomes", "warning", f"{detail}; {near}" if near else detail, fix)]
 
 
 def _print(findings: Sequence[Finding]) -> None:

@@ -11,20 +11,25 @@ from typing import Any, BinaryIO, TypeVar
 
 import click
 
-from semel.cli.finding import key_arguments, matching, one_record
+from semel.cli.finding import DIGEST_HELP, key_arguments, matching, one_record
+from semel.cli.given import misfit, value_of
 from semel.cli.options import (
     Opened,
     confirm,
+    count,
     duration,
     filter_of,
     filter_options,
+    json_option,
     limit_option,
     option,
     store_option,
     yes_option,
 )
-from semel.clock import wall_ms
+from semel.cli.outcome import document, print_outcome
+from semel.cli.showing import print_json
 from semel.codecs import responses
+from semel.core.fingerprint import of_function
 from semel.core.http import Response
 from semel.core.records import Record, Result
 from semel.store import Removable, Resolvable, StateFilter
@@ -36,14 +41,19 @@ DAY_MS = 24 * 3600 * 1000
 @click.command()
 @store_option
 @key_arguments
-@option("--answer", type=click.File("rb"), help="The body of the answer that repeats will get; - reads it from stdin.")
-@option("--status", type=click.IntRange(200, 599), default=200, help="The status of that answer.")
+@option(
+    "--answer",
+    type=click.File("rb"),
+    help="What repeats will get: the body of an HTTP answer, or a function's return value as JSON; - reads stdin.",
+)
+@option("--status", type=click.IntRange(200, 599), help="The status of that HTTP answer; 200 if it is left out.")
 @option("--header", multiple=True, metavar="NAME:VALUE", help="A header of that answer; may be repeated.")
-@option("--format", default=responses.FORMAT, help="What the file is, if it is not the body of an HTTP answer.")
-@option("--failed", is_flag=True, help="With another --format: the answer is a failure.")
+@option("--format", help="What the file is, if it is stored as it is, for code that reads this format.")
+@option("--failed", is_flag=True, help="With --format: the answer is a failure.")
 @option("--nothing-done", is_flag=True, help="Nothing was done: the key is free, and a repeat runs the work.")
 @option("--retention", type=duration, metavar="DURATION", default="24h", help="How long repeats get the answer.")
 @yes_option
+@json_option
 def resolve(
     store: Opened,
     key: str,
@@ -51,37 +61,64 @@ def resolve(
     scope: str | None,
     digest: bool,
     answer: BinaryIO | None,
-    status: int,
+    status: int | None,
     header: Sequence[str],
-    format: str,
+    format: str | None,
     failed: bool,
     nothing_done: bool,
     retention: timedelta,
     yes: bool,
+    json: bool,
 ) -> None:
     """End the unknown outcome of one key, after you have found out what really happened.
 
     Either it took effect: then give the answer that every repeat will get. Or it did not: --nothing-done frees the key.
-    If you are wrong with --nothing-done, the work runs a second time.
+    If you are wrong with --nothing-done, the work runs a second time. "semel keys resolve-many" does it for many.
 
     \b
     Examples:
       semel keys resolve order-1 --tenant shop --answer receipt.json --status 201 \\
           --header content-type:application/json
-      semel keys resolve 3f2a9c0011223344 --digest --nothing-done
+      echo '{"receipt": 7}' | semel keys resolve order-1 --scope shop.charge --answer -
+      semel keys resolve 3f2a9c0011223344 --nothing-done
     """
     if (answer is None) is not nothing_done:
         raise click.UsageError("Say what happened: either --answer FILE or --nothing-done.")
-    result = None if answer is None else _result(answer.read(), status, header, format, failed)
     record = one_record(store, key, tenant, scope, digest)
+    result = None if answer is None else _given(record, answer.read(), status, header, format, failed)
     consequence = "a repeat runs the work again" if nothing_done else "repeats get this answer"
     confirm(f"End the unknown outcome of 1 record (attempt {record.attempt}), so that {consequence}?", yes=yes)
     if not resolvable(store).resolve(record, result, retention_ms=round(retention.total_seconds() * 1000)):
-        raise click.ClickException(f"Refused: {_why_not(record)}.")
+        why = why_not_resolved(record, store.now_ms())
+        if json:
+            print_json(document("resolve", 0, [(record, why)]))
+        raise click.ClickException(f"Refused: {why}.")
+    if json:
+        print_json(document("resolve", 1, []))
+        return
     click.echo("Resolved: nothing was done." if nothing_done else "Resolved with the given answer.")
 
 
-def _result(body: bytes, status: int, headers: Sequence[str], format: str, failed: bool) -> Result:
+def _given(
+    record: Record, body: bytes, status: int | None, headers: Sequence[str], format: str | None, failed: bool
+) -> Result:
+    """The answer as the code that has the key stores it."""
+    if failed and format is None:
+        raise click.UsageError("--failed is for another --format: of an HTTP answer the status says it.")
+    if of_function(record.fingerprint) and format is None:
+        if status is not None or headers:
+            raise click.UsageError("--status and --header are for HTTP, and this key is a function's: leave them out.")
+        try:
+            return value_of(body)
+        except ValueError as error:
+            raise click.UsageError(f"--answer: {error}") from error
+    result = result_of(body, status or 200, headers, format or responses.FORMAT, failed)
+    if reason := misfit(record, result):
+        raise click.UsageError(f"--format: {reason}")
+    return result
+
+
+def result_of(body: bytes, status: int, headers: Sequence[str], format: str, failed: bool) -> Result:
     if format != responses.FORMAT:
         try:
             return Result(format, body, ok=not failed)
@@ -110,10 +147,10 @@ def removable(opened: Opened) -> Removable:
     return opened.store
 
 
-def _why_not(record: Record) -> str:
+def why_not_resolved(record: Record, now_ms: int) -> str:
     if not record.in_progress():
         return "the record is finished, its outcome is not unknown"
-    if not record.lapsed(wall_ms()):
+    if not record.lapsed(now_ms):
         return "its lease is live, the work may be running; wait until it ends or lapses"
     return "the record changed meanwhile; look at it again"
 
@@ -123,10 +160,11 @@ def bulk_options(command: F) -> F:
     given: tuple[Callable[[F], F], ...] = (
         store_option,
         click.argument("key", required=False),
-        option("--digest", is_flag=True, help="KEY is the digest that lists and logs show."),
+        option("--digest", is_flag=True, help=DIGEST_HELP),
         filter_options,
-        limit_option(1000, "Act on at most so many records."),
+        limit_option(1000, "Act on at most N records."),
         yes_option,
+        json_option,
     )
     for each in reversed(given):
         command = each(command)
@@ -135,7 +173,7 @@ def bulk_options(command: F) -> F:
 
 @click.command()
 @bulk_options
-def release(store: Opened, yes: bool, **which: Any) -> None:
+def release(store: Opened, yes: bool, json: bool, **which: Any) -> None:
     """Free keys whose outcome is unknown, because nothing was done: a repeat runs the work.
 
     The same as "resolve --nothing-done", for one key or for all unknown outcomes that match. If something was done, it
@@ -147,18 +185,20 @@ def release(store: Opened, yes: bool, **which: Any) -> None:
       semel keys release --scope 'POST /reports' --older-than 1h --yes
     """
     act = resolvable(store)
-    _each(
+    _change(
+        store,
         _chosen(store, lambda record: record.in_progress(), "unknown", **which),
         "Free {} whose outcome is unknown, so that repeats run the work?",
         lambda record: act.resolve(record, None, retention_ms=DAY_MS),
         "Released",
         yes=yes,
+        json=json,
     )
 
 
 @click.command()
 @bulk_options
-def expire(store: Opened, yes: bool, **which: Any) -> None:
+def expire(store: Opened, yes: bool, json: bool, **which: Any) -> None:
     """End the retention of finished records now.
 
     What happens after retention happens at once: a repeat is a first call, or is refused for one more retention where
@@ -171,18 +211,20 @@ def expire(store: Opened, yes: bool, **which: Any) -> None:
       semel keys expire --tenant test-tenant --yes
     """
     act = removable(store)
-    _each(
+    _change(
+        store,
         _chosen(store, lambda record: not record.in_progress(), None, **which),
         "End the retention of {}, so that their answers are not repeated any more?",
         act.expire,
         "Expired",
         yes=yes,
+        json=json,
     )
 
 
 @click.command()
 @bulk_options
-def delete(store: Opened, yes: bool, **which: Any) -> None:
+def delete(store: Opened, yes: bool, json: bool, **which: Any) -> None:
     """Delete finished records and unknown outcomes at once: a repeat is a first call.
 
     Unlike "expire" it leaves nothing behind, also where expired keys are refused, and it forgets unknown outcomes, too.
@@ -193,13 +235,15 @@ def delete(store: Opened, yes: bool, **which: Any) -> None:
       semel keys delete order-1 --tenant shop
       semel keys delete --tenant closed-account --limit 100000 --yes
     """
-    act = removable(store)
-    _each(
-        _chosen(store, lambda record: not record.in_progress() or record.lapsed(wall_ms()), None, **which),
+    act, now_ms = removable(store), store.now_ms()
+    _change(
+        store,
+        _chosen(store, lambda record: not record.in_progress() or record.lapsed(now_ms), None, **which),
         "Delete {}, so that repeats run the work again?",
         act.remove,
         "Deleted",
         yes=yes,
+        json=json,
     )
 
 
@@ -216,13 +260,14 @@ def _chosen(
     scope: str | None,
     prefix: str,
     older_than: timedelta,
-) -> list[Record]:
+) -> tuple[list[Record], bool]:
+    """The records that are meant, and whether there are more than --limit."""
     if key is not None:
         if state or prefix or older_than:
             raise click.UsageError(
                 "With a KEY only --tenant and --scope choose: leave --state, --prefix and --older-than out."
             )
-        return [one_record(opened, key, tenant, scope, digest)]
+        return [one_record(opened, key, tenant, scope, digest)], False
     if digest:
         raise click.UsageError("--digest says what KEY is, and there is no KEY.")
     if not (state or tenant is not None or scope is not None or prefix or older_than):
@@ -230,30 +275,40 @@ def _chosen(
             "Name a KEY, or choose records with --state, --tenant, --scope, --prefix or --older-than."
         )
     if only is not None and state not in (None, only):
-        return []
+        return [], False
     records, more = matching(opened, filter_of(only or state, tenant, scope, prefix, older_than), wanted, limit)
     if more:
         click.echo(f"There are more than --limit {limit}: the rest stays for the next time.", err=True)
-    return records
+    return records, more
 
 
-def _each(records: Sequence[Record], question: str, act: Callable[[Record], bool], done: str, *, yes: bool) -> None:
+def _change(
+    opened: Opened,
+    chosen: tuple[Sequence[Record], bool],
+    question: str,
+    act: Callable[[Record], bool],
+    done: str,
+    *,
+    yes: bool,
+    json: bool,
+) -> None:
     """Ask with the count, act on each, and say what became of them."""
+    records, more = chosen
+    action = click.get_current_context().info_name or ""
     if not records:
-        click.echo("No record matches.")
+        if json:
+            print_json(document(action, 0, []))
+        else:
+            click.echo("No record matches.")
         return
-    confirm(question.format(_count(len(records))), yes=yes)
-    refused = [record for record in records if not act(record)]
-    click.echo(f"{done} {_count(len(records) - len(refused))}.")
-    if refused:
-        raise click.ClickException(f"{_count(len(refused))} stayed; of the first one: {_why_left(refused[0])}.")
+    confirm(question.format(count(len(records))), yes=yes)
+    left = [record for record in records if not act(record)]
+    now_ms = opened.now_ms() if left else 0
+    refused = [(record, _why_left(record, now_ms)) for record in left]
+    print_outcome(document(action, len(records) - len(left), refused, more=more), done, as_json=json)
 
 
-def _why_left(record: Record) -> str:
-    if record.in_progress() and not record.lapsed(wall_ms()):
+def _why_left(record: Record, now_ms: int) -> str:
+    if record.in_progress() and not record.lapsed(now_ms):
         return "its lease is live"
     return "it is not in the state for this, or changed meanwhile"
-
-
-def _count(number: int) -> str:
-    return "1 record" if number == 1 else f"{number} records"

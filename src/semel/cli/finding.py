@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
 from msgspec.structs import replace
 
+from semel.cli.look import Look
 from semel.cli.options import Opened, option
-from semel.cli.showing import Skipped, digest, records_of
+from semel.cli.showing import digest
 from semel.codecs.printable import visible
 from semel.core.records import Key, Record
 from semel.store import Filter
 
 F = TypeVar("F", bound=Callable[..., Any])
 SHOWN_MAX = 5
+DIGEST_SIZE = 16
+DIGEST = re.compile(rf"[0-9a-f]{{4,{DIGEST_SIZE}}}")
+"""A digest as lists and logs show it, or at least the first four characters of one."""
+DIGEST_HELP = "KEY is a digest that lists and logs show, or its beginning, and not a name."
 
 
 def key_arguments(command: F) -> F:
@@ -24,52 +30,74 @@ def key_arguments(command: F) -> F:
         click.argument("key"),
         option("--tenant", help="The tenant of the key, if several have one of that name."),
         option("--scope", help="The scope of the key, if several have one of that name."),
-        option("--digest", is_flag=True, help="KEY is the digest that lists and logs show."),
+        option("--digest", is_flag=True, help=DIGEST_HELP),
     )
     for each in reversed(given):
         command = each(command)
     return command
 
 
-def one_record(opened: Opened, name: str, tenant: str | None, scope: str | None, by_digest: bool) -> Record:
-    """The record that is meant. Its place is asked for directly when it is named in full, and searched otherwise."""
-    if tenant is not None and scope is not None and not by_digest:
-        try:
-            found = opened.store.get(Key(tenant, scope, name))
-        except ValueError as error:
-            raise click.UsageError(str(error)) from error
-        records = [] if found is None else [found]
-    else:
-        chosen = Filter(tenant=tenant, scope=scope, name_prefix="" if by_digest else name)
-        skipped = Skipped()
-        records = [
-            each for each in records_of(opened.inspectable, chosen, skipped) if _named(each.key, name, by_digest)
-        ]
-        skipped.tell()
-    if not records:
-        raise click.ClickException(f"{opened.shown} has no such record; it may be past retention.")
-    if len(records) > 1:
-        places = "".join(
-            f"\n  --tenant {visible(each.key.tenant)!r} --scope {visible(each.key.scope)!r}"
-            for each in records[:SHOWN_MAX]
+def one_record(opened: Opened, key: str, tenant: str | None, scope: str | None, by_digest: bool) -> Record:
+    """The record that is meant: by its name, by its digest, or by the beginning of its digest if no other has it.
+
+    Its place is asked for directly when the key is named in full, and searched otherwise.
+    """
+    if by_digest and not DIGEST.fullmatch(key):
+        raise click.UsageError(
+            f"{visible(key)!r} is not a digest: it has {DIGEST_SIZE} characters of 0-9a-f, of which 4 may do."
         )
-        raise click.UsageError(f"{len(records)} records have this key; add one of:{places}")
-    return records[0]
+    if tenant is not None and scope is not None and not by_digest and (found := _get(opened, tenant, scope, key)):
+        return found
+    may_be_digest = DIGEST.fullmatch(key) is not None
+    look = Look(opened.inspectable)
+    by_name: list[Record] = []
+    others: list[Record] = []
+    for record in look.records(Filter(tenant=tenant, scope=scope, name_prefix="" if may_be_digest else key)):
+        if record.key.name == key and not by_digest:
+            by_name.append(record)
+        elif may_be_digest and digest(record.key.name).startswith(key):
+            others.append(record)
+    look.tell()
+    if not by_name and not others:
+        raise click.ClickException(f"{opened.shown} has no such record; it may be past retention.")
+    if len(by_name) + len(others) > 1:
+        raise click.UsageError(_ambiguity(key, by_name, others))
+    return (by_name or others)[0]
 
 
-def _named(key: Key, name: str, by_digest: bool) -> bool:
-    return (digest(key.name) if by_digest else key.name) == name
+def _get(opened: Opened, tenant: str, scope: str, name: str) -> Record | None:
+    try:
+        return opened.store.get(Key(tenant, scope, name))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _ambiguity(key: str, by_name: Sequence[Record], others: Sequence[Record]) -> str:
+    if by_name and others:
+        text = (
+            f"{visible(key)!r} is the name of a record and the digest of another: add --digest for the other, or "
+            "--tenant and --scope for the name"
+        )
+    elif len({record.key.name for record in others}) > 1:
+        text = f"{len(others)} records have a digest that begins with {key}; give one of these in full"
+    else:
+        text = f"{len(by_name) + len(others)} records have this key; add one of these"
+    places = "".join(
+        f"\n  {digest(each.key.name)} --tenant {visible(each.key.tenant)!r} --scope {visible(each.key.scope)!r}"
+        for each in [*by_name, *others][:SHOWN_MAX]
+    )
+    return f"{text}:{places}"
 
 
 def matching(opened: Opened, chosen: Filter, wanted: Callable[[Record], bool], limit: int) -> tuple[list[Record], bool]:
     """Up to `limit` records, without their answers, and whether there are more."""
     found: list[Record] = []
-    skipped, more = Skipped(), False
-    for record in records_of(opened.inspectable, chosen, skipped):
+    look, more = Look(opened.inspectable), False
+    for record in look.records(chosen):
         if wanted(record):
             if len(found) == limit:
                 more = True
                 break
             found.append(replace(record, result=None))
-    skipped.tell()
+    look.tell()
     return found, more

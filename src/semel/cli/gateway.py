@@ -25,7 +25,8 @@ from semel.cli.options import option
     "--listen",
     default="127.0.0.1:8080",
     metavar="HOST:PORT",
-    help="Where callers connect; port 0 takes any free one.",
+    help="Where callers connect; port 0 takes any free one. A socket that a service manager hands over (LISTEN_FDS) "
+    "stands instead of it.",
 )
 @option(
     "--rules",
@@ -119,7 +120,7 @@ from semel.cli.options import option
     type=float,
     default=30.0,
     metavar="SECONDS",
-    help="How long a stopping gateway waits for running requests.",
+    help="How long a stopping gateway, or the old workers of a restarted one, wait for running requests.",
 )
 @option(
     "--secret",
@@ -138,6 +139,21 @@ from semel.cli.options import option
     metavar="PATH",
     help="Where callers can read the policy; none does not publish it, and that path is the upstream's.",
 )
+@option(
+    "--count-records/--no-count-records",
+    default=True,
+    help="Whether /-/metrics says how many records the store holds in each state. They are counted at most every 10 s.",
+)
+@option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    help="How lines of the log are written, on stderr; text, unless the rules file has a [log] table.",
+)
+@option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    help="What is logged; info, unless the rules file has a [log] table. Lines of one kind are summed, but for debug.",
+)
 def gateway(publish: str, **chosen: Any) -> None:
     """Put idempotency keys in front of any HTTP service.
 
@@ -148,6 +164,9 @@ def gateway(publish: str, **chosen: Any) -> None:
     Signals:
       SIGTERM, SIGINT   stop accepting, finish what runs, exit with 0
       SIGHUP            read the rules again; a bad file keeps the old ones
+      SIGUSR2           run this command again, in a new process on the same
+                        socket, and let the old workers finish: no caller is
+                        refused; if the new one fails, the old one stays
 
     \b
     Examples:
@@ -158,21 +177,25 @@ def gateway(publish: str, **chosen: Any) -> None:
     if sys.platform == "win32":
         raise click.ClickException("semel gateway hands its socket to its workers, which needs Linux, macOS or WSL")
     try:
-        from semel.gateway.supervisor import checked, supervise
+        from semel.gateway.succession import supervise
+        from semel.gateway.supervisor import checked
     except ModuleNotFoundError as error:
         raise click.ClickException(f"semel gateway needs {error.name}: pip install 'semel[gateway]'") from None
     from semel.errors import StoreMisconfigured
+    from semel.gateway.logs import Log
     from semel.gateway.settings import DURATIONS, Settings, SettingsInvalid
-    from semel.gateway.worker import log_to_stderr
 
-    log_to_stderr()
+    log = Log()
     try:
         named = {f"{name}_s" if f"{name}_s" in DURATIONS else name: value for name, value in chosen.items()}
         settings = Settings(**named, publish=None if publish == "none" else publish)
-        rules = checked(settings)
-        status = asyncio.run(supervise(settings, rules))
+        log.set(settings)
+        rules = checked(settings, log)
+        status = asyncio.run(supervise(settings, rules, log))
     except (SettingsInvalid, StoreMisconfigured) as error:
         raise click.UsageError(str(error)) from None
     except OSError as error:
-        raise click.ClickException(f"cannot listen: {error}; choose another --listen or --admin") from None
+        raise click.ClickException(
+            f"cannot listen: {error}; choose another --listen or --admin (SIGUSR2 restarts a gateway that runs there)"
+        ) from None
     sys.exit(status)

@@ -11,7 +11,8 @@ from typing import Any, cast
 
 import click
 
-from semel.errors import SemelError
+from semel.cli.options import EXIT_STORE
+from semel.errors import SemelError, StoreError
 
 COMMANDS = {  # name: (where it is, what it does, the extra it needs)
     "demo": ("semel.cli.demo:demo", "Start a shop that takes payments, and see what retries do to it.", "demo"),
@@ -28,6 +29,12 @@ COMMANDS = {  # name: (where it is, what it does, the extra it needs)
     "openapi": ("semel.cli.openapi:openapi", "Print the key's header and the problems as OpenAPI.", "cli"),
     "guide": ("semel.cli.guide:guide", 'Print a "retry safety" section for an API\'s documentation.', "cli"),
 }
+
+
+class StoreFailure(click.ClickException):
+    """The store could not be asked, so that nothing can be said about its records."""
+
+    exit_code = EXIT_STORE
 
 
 class LazyGroup(click.Group):
@@ -60,6 +67,8 @@ class LazyGroup(click.Group):
             warnings.showwarning = _show_warning
             try:
                 return super().invoke(ctx)
+            except StoreError as error:
+                raise StoreFailure(str(error)) from error
             except SemelError as error:
                 raise click.ClickException(str(error)) from error
 
@@ -79,7 +88,11 @@ def semel() -> None:
     Most commands take the store's URL as --store, or from SEMEL_STORE. Every option can also be given as an environment
     variable: --limit of "semel keys list" is SEMEL_KEYS_LIST_LIMIT.
 
-    A command ends with 0 when all is well, with 1 when it found or met a problem, with 2 when it was called wrongly.
+    A command ends with 0 when all is well, with 1 when it found something or was refused, with 2 when it was called
+    wrongly, and with 3 when the store could not be reached or used.
+
+    Completion of commands and options: eval "$(_SEMEL_COMPLETE=bash_source semel)" in ~/.bashrc; zsh_source and
+    fish_source are for the other shells.
 
     \b
     Examples:

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from itertools import islice
 
 import click
 
+from semel.cli.bulk import resolve_many
 from semel.cli.ending import delete, expire, release, resolve
 from semel.cli.finding import key_arguments, one_record
+from semel.cli.look import Look
 from semel.cli.options import (
+    COUNT_MAX,
     Opened,
     filter_of,
     filter_options,
+    form_of,
     json_option,
     limit_option,
+    lines_option,
     names_option,
     option,
     store_option,
 )
-from semel.cli.showing import Skipped, answer, print_json, print_records, records_of, summary
-from semel.codecs.printable import visible, visible_lines
+from semel.cli.order import first_of, order_of, order_options
+from semel.cli.showing import answer, print_json, print_records, summary
+from semel.codecs.printable import json_text, visible, visible_lines
 from semel.store import StateFilter
 
 
@@ -28,13 +33,13 @@ from semel.store import StateFilter
 def keys() -> None:
     """List, show, resolve, release, expire and delete records.
 
-    Lists show a digest in place of a key's name, the same that logs show; give it back with --digest, or ask for names
-    with --names.
+    Lists show a digest in place of a key's name, the same that logs show. Every command takes it in place of the name,
+    in full or its first characters. --names shows names.
 
     \b
     Examples:
       semel keys list --state unknown --older-than 1h
-      semel keys show 3f2a9c0011223344 --digest
+      semel keys show 3f2a9c00
       semel keys resolve order-1 --tenant shop --nothing-done
     """
 
@@ -42,9 +47,11 @@ def keys() -> None:
 @keys.command("list")
 @store_option
 @filter_options
-@limit_option(100, "Show at most so many.")
+@limit_option(100, "Show at most N records.")
+@order_options
 @names_option
 @json_option
+@lines_option
 def list_(
     store: Opened,
     state: StateFilter | None,
@@ -53,27 +60,35 @@ def list_(
     prefix: str,
     older_than: timedelta,
     limit: int,
+    sort: str | None,
+    reverse: bool,
+    scan_max: int | None,
     names: bool,
     json: bool,
+    json_lines: bool,
 ) -> None:
     """List records that are not past retention.
+
+    The order is the store's own, which means nothing. --sort reads up to --scan-max records that match, sorts those and
+    shows the first --limit of them. The list says when there are more than it has read.
 
     \b
     Examples:
       semel keys list
+      semel keys list --sort expires --limit 20
       semel keys list --tenant shop --scope 'POST /payments' --names
       semel keys list --state failed --json
     """
-    chosen = filter_of(state, tenant, scope, prefix, older_than)
-    skipped = Skipped()
-    found = list(islice(records_of(store.inspectable, chosen, skipped), limit + 1))
-    print_records(found[:limit], skipped, more=len(found) > limit, names=names, as_json=json)
+    form, order = form_of(json, json_lines), order_of(sort, reverse, scan_max)
+    look = Look(store.inspectable)
+    records = look.records(filter_of(state, tenant, scope, prefix, older_than))
+    print_records(first_of(records, limit, order, look), look, names=names, form=form)
 
 
 @keys.command()
 @store_option
 @key_arguments
-@option("--body-max", type=click.IntRange(0), default=1000, help="Show at most so many bytes of the answer's body.")
+@option("--body-max", type=click.IntRange(0, COUNT_MAX), default=1000, help="Show at most N bytes of the body.")
 @names_option
 @json_option
 def show(
@@ -91,10 +106,10 @@ def show(
     \b
     Examples:
       semel keys show order-1 --tenant shop --scope 'POST /payments'
-      semel keys show 3f2a9c0011223344 --digest --json
+      semel keys show 3f2a9c0011223344 --json
     """
     record = one_record(store, key, tenant, scope, digest)
-    shown = summary(record, names=names) | {"owner": record.owner, "fingerprint": record.fingerprint}
+    shown = summary(record, store.now_ms(), names=names) | {"fingerprint": record.fingerprint}
     stored = answer(record.result, body_max)
     if json:
         print_json(shown | {"answer": stored})
@@ -109,9 +124,13 @@ def show(
 def _print_answer(stored: dict[str, object]) -> None:
     click.echo(f"{'answer':<12} {visible(stored['format'])}, {stored['bytes']} bytes")
     if "kept" in stored:
-        click.echo("\nIt was too large to keep.")
+        click.echo(f"\n{visible(stored.get('reason', 'It was too large to keep.'))}")
         return
     click.echo()
+    for told in ("returned", "raised"):
+        if told in stored:
+            click.echo(f"{told} {json_text(stored[told], indent=2)}")
+            return
     if "status" in stored:
         click.echo(f"HTTP {stored['status']}")
         headers = stored["headers"]
@@ -124,5 +143,5 @@ def _print_answer(stored: dict[str, object]) -> None:
         click.echo("… (--body-max shows more)", err=True)
 
 
-for command in (resolve, release, expire, delete):
+for command in (resolve, resolve_many, release, expire, delete):
     keys.add_command(command)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import click
 
-from semel.cli.options import Opened, new_store_option, option
+from semel.cli.options import Opened, json_option, new_store_option, option
+from semel.cli.showing import print_json
 from semel.store import Migratable
 
 
 @click.command()
 @new_store_option
 @option("--sql", is_flag=True, help="Only print the SQL, for somebody else to run. Nothing is connected to.")
-def migrate(store: Opened, sql: bool) -> None:
+@json_option
+def migrate(store: Opened, sql: bool, json: bool) -> None:
     """Create or upgrade the tables of a store.
 
     Run it once before a new version starts, with a user who may create tables. Running it twice, or at once from two
@@ -22,8 +24,13 @@ def migrate(store: Opened, sql: bool) -> None:
       semel migrate --store postgresql://owner@localhost/shop
       semel migrate --store postgresql://localhost/shop --sql | psql shop
     """
+    if sql and json:
+        raise click.UsageError("Give only one of --sql and --json.")
     opened = store.store
     if not isinstance(opened, Migratable):
+        if json:
+            print_json({"action": "migrate", "applied": [], "schema": None})
+            return
         click.echo(f"{store.shown} has no tables: there is nothing to migrate.", err=sql)
         return
     if sql:
@@ -34,6 +41,10 @@ def migrate(store: Opened, sql: bool) -> None:
         return
     titles = {migration.number: migration.title for migration in opened.migrations()}
     applied = opened.migrate()
+    if json:
+        told = [{"number": number, "title": titles[number]} for number in applied]
+        print_json({"action": "migrate", "applied": told, "schema": max(titles, default=0)})
+        return
     for number in applied:
         click.echo(f"Applied migration {number}: {titles[number]}.")
     if not applied:

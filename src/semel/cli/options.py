@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 from urllib.parse import unquote
 
 import click
 
+from semel.clock import wall_ms
 from semel.core.records import DURATION_MS_MAX
 from semel.errors import StoreMisconfigured
 from semel.opening import open_store
@@ -20,6 +22,11 @@ from semel.store import Filter, Inspectable, StateFilter, Store
 from semel.stores.url import StoreUrl
 
 F = TypeVar("F", bound=Callable[..., Any])
+COUNT_MAX = 1_000_000_000
+"""The most that any option may count to: more than any store holds, and a number that every store can take."""
+EXIT_STORE = 3
+"""How a command ends when the store cannot be reached or used; 1 is for what it found there."""
+Form = Literal["table", "json", "lines"]
 UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
@@ -35,6 +42,11 @@ class Opened:
         if not isinstance(self.store, Inspectable):
             raise click.ClickException(f"{self.shown} cannot list its records")
         return self.store
+
+    def now_ms(self) -> int:
+        """The time by the store's clock; by this machine's where the store does not tell."""
+        now_ms = self.store.scan(limit=1).now_ms if isinstance(self.store, Inspectable) else None
+        return wall_ms() if now_ms is None else now_ms
 
 
 def opened(url: str) -> Opened:
@@ -67,6 +79,20 @@ def duration(text: str) -> timedelta:
     return timedelta(seconds=seconds)
 
 
+def count(number: int) -> str:
+    return "1 record" if number == 1 else f"{number} records"
+
+
+class Number(click.FloatRange):
+    """A number within its range. `nan` is within none, and click lets it pass."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a number in the range {self._describe_range()}.", param, ctx)
+        return number
+
+
 def option(*names: str, **settings: Any) -> Callable[[F], F]:
     """An option whose help names its environment variable."""
     return click.option(*names, show_envvar=True, **settings)
@@ -96,6 +122,17 @@ def json_option(command: F) -> F:
     return option("--json", is_flag=True, help="Print JSON instead.")(command)
 
 
+def lines_option(command: F) -> F:
+    text = "Print one JSON document a line for each record, as `semel keys resolve-many` takes it."
+    return option("--json-lines", is_flag=True, help=text)(command)
+
+
+def form_of(json: bool, json_lines: bool) -> Form:
+    if json and json_lines:
+        raise click.UsageError("Give only one of --json and --json-lines.")
+    return "json" if json else "lines" if json_lines else "table"
+
+
 def names_option(command: F) -> F:
     text = "Show the names of keys. A name may be all that a stranger needs to read an answer."
     return option("--names", is_flag=True, help=text)(command)
@@ -106,7 +143,7 @@ def yes_option(command: F) -> F:
 
 
 def limit_option(default: int, text: str) -> Callable[[F], F]:
-    return option("--limit", type=click.IntRange(1), default=default, help=text)
+    return option("--limit", type=click.IntRange(1, COUNT_MAX), default=default, help=text)
 
 
 def filter_options(command: F) -> F:

@@ -85,7 +85,7 @@ def _from_service(url: str, path: str) -> dict[str, Any]:
         raise click.ClickException(f"{whole} cannot be read: {getattr(error, 'reason', error)}") from error
 
 
-def _from_app(place: str, path: str) -> dict[str, Any]:
+def load_app(place: str) -> Any:
     module, colon, name = place.partition(":")
     if not colon or not name:
         raise click.UsageError(f"--app {place!r}: write MODULE:NAME, like shop.main:app")
@@ -97,6 +97,11 @@ def _from_app(place: str, path: str) -> dict[str, Any]:
             app = getattr(app, part)
     except (ImportError, AttributeError) as error:
         raise click.UsageError(f"--app {place}: {error}") from error
+    return app
+
+
+def _from_app(place: str, path: str) -> dict[str, Any]:
+    app = load_app(place)
     asgi = inspect.iscoroutinefunction(app) or inspect.iscoroutinefunction(getattr(app, "__call__", None))  # noqa: B004
     status, body = asyncio.run(_ask_asgi(app, path)) if asgi else _ask_wsgi(app, path)
     if status != 200:

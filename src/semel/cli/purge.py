@@ -8,25 +8,29 @@ from collections.abc import Iterator
 
 import click
 
-from semel.cli.options import Opened, option, store_option
-from semel.store import Store
+from semel.cli.ends import unknown_in, warn_of_near_end
+from semel.cli.look import Look
+from semel.cli.options import COUNT_MAX, Number, Opened, count, json_option, option, store_option
+from semel.cli.showing import print_json
+from semel.store import Inspectable, Store
 
 
 @click.command()
 @store_option
-@option("--batch", type=click.IntRange(1, 10_000), default=1_000, help="Delete so many at a time.")
-@option("--limit", type=click.IntRange(1), help="Stop after so many; all by default.")
-@option("--rate", type=click.FloatRange(0, min_open=True), help="Delete at most so many a second, on average.")
-def purge(store: Opened, batch: int, limit: int | None, rate: float | None) -> None:
+@option("--batch", type=click.IntRange(1, 10_000), default=1_000, help="Delete at most N records at a time.")
+@option("--limit", type=click.IntRange(1, COUNT_MAX), help="Stop after N records; all by default.")
+@option("--rate", type=Number(0, COUNT_MAX, min_open=True), help="Delete at most N records a second, on average.")
+@json_option
+def purge(store: Opened, batch: int, limit: int | None, rate: float | None, json: bool) -> None:
     """Delete records past retention, in batches, beside live traffic.
 
-    Nobody is owed what it deletes, so it does not ask. Run it regularly (cron, a timer), or run semel.purger.Purger
-    inside the service; both may run at once, in several places.
+    It deletes only records past retention, so it does not ask. Run it regularly (cron, a timer), or run
+    semel.purger.Purger inside the service; both may run at once, in several places.
 
     \b
     Examples:
       semel purge
-      semel purge --rate 2000 --limit 1000000
+      semel purge --rate 2000 --limit 1000000 --json
     """
     batches = _batches(store.store, batch, limit, rate)
     purged = 0
@@ -34,13 +38,19 @@ def purge(store: Opened, batch: int, limit: int | None, rate: float | None) -> N
         batches,
         label="Purging",
         length=None if limit is None else -(-limit // batch),
-        item_show_func=lambda gone: "" if gone is None else f"{gone} records",
+        item_show_func=lambda gone: "" if gone is None else count(gone),
         file=sys.stderr,
         hidden=not sys.stderr.isatty(),
     ) as shown:
         for so_far in shown:
             purged = so_far
-    click.echo(f"Purged {purged} records.")
+    if json:
+        print_json({"action": "purge", "changed": purged})
+    else:
+        click.echo(f"Purged {count(purged)}.")
+    if isinstance(store.store, Inspectable):
+        look = Look(store.store)
+        warn_of_near_end(unknown_in(look), look.now_ms)
 
 
 def _batches(store: Store, batch: int, limit: int | None, rate: float | None) -> Iterator[int]:

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from itertools import islice
-from typing import Any
+from typing import Any, assert_never
 
 import click
 
-from semel.clock import wall_ms
-from semel.codecs import responses
+from semel.cli.look import Look
+from semel.cli.options import Form
+from semel.cli.order import Listed
+from semel.codecs import responses, values
 from semel.codecs.printable import json_text, visible
+from semel.codecs.readable import readable
 from semel.codecs.responses import NotKept
 from semel.core.records import Key, Record, Result
 from semel.errors import RecordUnreadable
-from semel.store import Filter, Inspectable, UnreadableRecord, seen_as
+from semel.store import seen_as
 
-PAGE = 200
-TOLD_MAX = 5
-SKIPPED_MAX = 1_000
-COLUMNS = ("key", "state", "attempt", "age", "tenant", "scope")
+COLUMNS = ("key", "state", "attempt", "age", "expires in", "tenant", "scope")
 
 
 def digest(name: str) -> str:
@@ -59,54 +58,17 @@ def moment(ms: int | None) -> str | None:
     return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
-class Skipped:
-    """Records that could not be read on the way. They stop no command, and every command tells of them."""
-
-    def __init__(self) -> None:
-        self._found: dict[str, UnreadableRecord] = {}
-        self.count = 0
-
-    def add(self, unreadable: Sequence[UnreadableRecord]) -> None:
-        for each in unreadable:
-            if each.place not in self._found:
-                self.count += 1
-                if len(self._found) < SKIPPED_MAX:
-                    self._found[each.place] = each
-
-    def as_json(self) -> list[dict[str, Any]]:
-        return [asdict(each) for each in self._found.values()]
-
-    def tell(self) -> None:
-        """A line for each of the first ones, where it does not mix with what was asked for."""
-        for each in islice(self._found.values(), TOLD_MAX):
-            click.echo(f"Skipped, because it cannot be read: {visible(each.place)}: {visible(each.reason)}", err=True)
-        if self.count > TOLD_MAX:
-            click.echo(f"Skipped {self.count - TOLD_MAX} more that cannot be read.", err=True)
-
-
-def records_of(store: Inspectable, chosen: Filter, skipped: Skipped | None = None) -> Iterator[Record]:
-    """All records that match, page by page; what cannot be read goes to `skipped`."""
-    cursor: str | None = None
-    while True:
-        page = store.scan(chosen, cursor=cursor, limit=PAGE)
-        if skipped is not None:
-            skipped.add(page.unreadable)
-        yield from page.records
-        cursor = page.cursor
-        if cursor is None:
-            return
-
-
-def summary(record: Record, *, names: bool) -> dict[str, Any]:
-    """A record as JSON, without its answer."""
+def summary(record: Record, now_ms: int, *, names: bool) -> dict[str, Any]:
+    """A record as JSON, without its answer. `owner` and `attempt` say which attempt was looked at."""
     key = record.key
     return {
         "digest": digest(key.name),
         "name": key.name if names else None,
         "tenant": key.tenant,
         "scope": key.scope,
-        "state": seen_as(record, wall_ms()),
+        "state": seen_as(record, now_ms),
         "attempt": record.attempt,
+        "owner": record.owner,
         "created": moment(record.created_ms),
         "lease_until": moment(record.lease_until_ms) if record.in_progress() else None,
         "completed": moment(record.completed_ms),
@@ -114,25 +76,53 @@ def summary(record: Record, *, names: bool) -> dict[str, Any]:
     }
 
 
-def row(record: Record, *, names: bool) -> tuple[object, ...]:
+def row(record: Record, now_ms: int, *, names: bool) -> tuple[object, ...]:
     """A record as a line of a table of `COLUMNS`."""
-    key, now_ms = record.key, wall_ms()
+    key = record.key
     shown = key.name if names else digest(key.name)
-    return shown, seen_as(record, now_ms), record.attempt, duration(now_ms - record.created_ms), key.tenant, key.scope
+    age, left = duration(now_ms - record.created_ms), duration(record.expires_ms - now_ms)
+    return shown, seen_as(record, now_ms), record.attempt, age, left, key.tenant, key.scope
 
 
-def print_records(records: Sequence[Record], skipped: Skipped, *, more: bool, names: bool, as_json: bool) -> None:
-    skipped.tell()
-    if as_json:
-        found = [summary(record, names=names) for record in records]
-        print_json({"records": found, "more": more, "unreadable": skipped.as_json()})
-        return
-    if records:
-        print_table(COLUMNS, [row(record, names=names) for record in records])
-    else:
-        click.echo("No record matches.")
-    if more:
-        click.echo(f"There are more than these {len(records)}: raise --limit, or choose more narrowly.", err=True)
+def print_records(listed: Listed, look: Look, *, names: bool, form: Form) -> None:
+    look.tell()
+    records = listed.records
+    match form:
+        case "lines":
+            for record in records:
+                click.echo(json_text(summary(record, look.now_ms, names=names)))
+            if listed.more:
+                click.echo(_how_to_see_more(listed), err=True)
+        case "json":
+            found = [summary(record, look.now_ms, names=names) for record in records]
+            print_json(
+                {"records": found, "more": listed.more, "unreadable": look.unreadable_as_json()} | _order(listed)
+            )
+        case "table":
+            if records:
+                print_table(COLUMNS, [row(record, look.now_ms, names=names) for record in records])
+            else:
+                click.echo("No record matches.")
+            if listed.more:
+                click.echo(_how_to_see_more(listed), err=True)
+        case _:
+            assert_never(form)
+
+
+def _order(listed: Listed) -> dict[str, Any]:
+    """How a sorted list came to be, as members of its document."""
+    if listed.order is None:
+        return {}
+    return {"sorted_by": listed.order.field, "scanned": listed.scanned, "scanned_all": listed.scanned_all}
+
+
+def _how_to_see_more(listed: Listed) -> str:
+    if not listed.scanned_all:
+        return (
+            f"Sorted are only the first {listed.scanned} records that the store gave, in its own order, and there are "
+            "more: raise --scan-max, or choose more narrowly."
+        )
+    return f"There are more than these {len(listed.records)}: raise --limit, or choose more narrowly."
 
 
 def answer(result: Result | None, body_max: int) -> dict[str, Any] | None:
@@ -140,6 +130,12 @@ def answer(result: Result | None, body_max: int) -> dict[str, Any] | None:
     if result is None:
         return None
     shown: dict[str, Any] = {"format": result.format, "bytes": len(result.payload)}
+    if result.format in (values.FORMAT, values.ERROR):
+        told = "returned" if result.format == values.FORMAT else "raised"
+        with suppress(Exception):  # a damaged one is shown as bytes
+            return shown | {told: readable(result.payload)}
+    if result.format == values.TOMBSTONE:
+        return shown | {"kept": False, "reason": result.payload.decode(errors="replace")}
     try:
         response = responses.decode(result)
     except RecordUnreadable:
@@ -147,7 +143,8 @@ def answer(result: Result | None, body_max: int) -> dict[str, Any] | None:
     if isinstance(response, NotKept):
         return shown | {"kept": False, "ended": response is NotKept.ENDED}
     headers = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in response.headers]
-    return shown | {"status": response.status, "headers": headers} | preview(response.body, body_max)
+    reason = {} if response.reason is None else {"reason": response.reason.decode("latin-1")}
+    return shown | {"status": response.status, **reason, "headers": headers} | preview(response.body, body_max)
 
 
 def preview(data: bytes, most: int) -> dict[str, Any]:

@@ -3,60 +3,98 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from itertools import islice
+from typing import Any
 
 import click
 
-from semel.cli.options import Opened, json_option, option, store_option
-from semel.cli.showing import Skipped, print_json, print_table, records_of
+from semel.cli.look import Look
+from semel.cli.options import COUNT_MAX, Opened, json_option, option, store_option
+from semel.cli.showing import print_json, print_table
 from semel.store import Counts, Filter
+
+
+@dataclass
+class Shares:
+    """How many of the records that were looked at each tenant and scope has.
+
+    Only of all records this is a ranking: stores give records in an order of their own, most of them one tenant after
+    the other, so the first ones say nothing about the rest.
+    """
+
+    scanned: int = 0
+    scanned_all: bool = True
+    tenants: Counter[str] = field(default_factory=Counter)
+    scopes: Counter[str] = field(default_factory=Counter)
+
+    def add_all(self, look: Look, scan_max: int) -> None:
+        records = look.records(Filter())
+        for record in islice(records, scan_max):
+            self.scanned += 1
+            self.tenants[record.key.tenant] += 1
+            self.scopes[record.key.scope] += 1
+        self.scanned_all = next(records, None) is None
+
+    def shown(self, found: Counter[str], top: int) -> list[tuple[str, int]]:
+        """The greatest first, or by name where that would be a ranking of what happened to come first."""
+        return found.most_common(top) if self.scanned_all else sorted(found.items())[:top]
 
 
 @click.command()
 @store_option
-@option("--top", type=click.IntRange(0), default=10, help="Show so many tenants and scopes; 0 only counts states.")
-@option("--scan-max", type=click.IntRange(1), default=10_000, help="Look at so many records at most for that.")
+@option(
+    "--top",
+    type=click.IntRange(0, COUNT_MAX),
+    default=10,
+    help="Show at most N tenants and scopes; 0 only counts states.",
+)
+@option(
+    "--scan-max", type=click.IntRange(1, COUNT_MAX), default=10_000, help="Look at no more than N records for that."
+)
 @json_option
 def stats(store: Opened, top: int, scan_max: int, json: bool) -> None:
     """Count records by state, tenant and scope.
 
-    States are counted in the store. Tenants and scopes are counted by looking at records, up to --scan-max of them: the
-    answer says whether that was all. Redis has no index, so it walks over its keys, in short steps.
+    States are counted in the store. Tenants and scopes are counted by looking at records, up to --scan-max of them. If
+    that was all, the greatest come first. If there are more, the ones that were looked at are no sample, because stores
+    give records one tenant after the other: tenants and scopes are listed by name then, and not ranked. Redis has no
+    index, so it walks over its keys, in short steps.
 
     \b
     Examples:
       semel stats
       semel stats --top 3 --scan-max 100000 --json
     """
-    inspectable = store.inspectable
-    counts = inspectable.counts()
-    skipped = Skipped()
-    scanned, tenants, scopes, whole = 0, Counter[str](), Counter[str](), True
+    look, shares = Look(store.inspectable), Shares()
+    counts = store.inspectable.counts()
     if top:
-        for record in islice(records_of(inspectable, Filter(), skipped), scan_max + 1):
-            if scanned == scan_max:
-                whole = False
-                break
-            scanned += 1
-            tenants[record.key.tenant] += 1
-            scopes[record.key.scope] += 1
-    skipped.tell()
+        shares.add_all(look, scan_max)
+    look.tell()
     if json:
-        ranks = {"tenants": _ranked(tenants, top), "scopes": _ranked(scopes, top)}
-        told = {"counts": asdict(counts), "scanned": scanned, "scanned_all": whole}
-        print_json({**told, **ranks, "unreadable": skipped.as_json()})
+        told: dict[str, Any] = {"counts": asdict(counts), "scanned": shares.scanned, "scanned_all": shares.scanned_all}
+        told |= {"ranked": shares.scanned_all}
+        for name, found in (("tenants", shares.tenants), ("scopes", shares.scopes)):
+            told[name] = [{"value": value, "records": number} for value, number in shares.shown(found, top)]
+        print_json({**told, "unreadable": look.unreadable_as_json()})
         return
-    _print(counts, {"tenant": tenants, "scope": scopes}, top)
-    if not whole:
-        click.echo(f"\nOnly {scanned} records were looked at: raise --scan-max for more.", err=True)
+    _print_counts(counts)
+    for name, found in (("tenant", shares.tenants), ("scope", shares.scopes)):
+        if found:
+            heading = "records" if shares.scanned_all else f"of the first {shares.scanned}"
+            click.echo()
+            print_table((name, heading), [(value or "(none)", number) for value, number in shares.shown(found, top)])
+    if not shares.scanned_all:
+        total = counts.in_progress + counts.unknown + counts.succeeded + counts.failed + counts.unreadable
+        about = "" if counts.exact else "about "
+        click.echo(
+            f"\nNo ranking: only the first {shares.scanned} of {about}{total} records were looked at, and the store "
+            "gives them in an order of its own, one tenant after the other. --scan-max looks at more.",
+            err=True,
+        )
 
 
-def _ranked(found: Counter[str], top: int) -> list[dict[str, object]]:
-    return [{"value": value, "records": number} for value, number in found.most_common(top)]
-
-
-def _print(counts: Counts, ranks: dict[str, Counter[str]], top: int) -> None:
+def _print_counts(counts: Counts) -> None:
     about = "" if counts.exact else "about "
     rows = [
         ("in_progress", counts.in_progress),
@@ -67,7 +105,3 @@ def _print(counts: Counts, ranks: dict[str, Counter[str]], top: int) -> None:
     if counts.unreadable:
         rows.append(("unreadable", f"{about}{counts.unreadable}"))
     print_table(("state", "records"), rows)
-    for name, found in ranks.items():
-        if found:
-            click.echo()
-            print_table((name, "records"), [(value or "(none)", number) for value, number in found.most_common(top)])

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from itertools import chain, islice
+from itertools import chain
 
 import click
 
-from semel.cli.options import Opened, duration, json_option, limit_option, names_option, option, store_option
-from semel.cli.showing import Skipped, print_records, records_of, seconds
+from semel.cli.ends import warn_of_near_end
+from semel.cli.look import Look
+from semel.cli.options import (
+    Opened,
+    duration,
+    form_of,
+    json_option,
+    limit_option,
+    lines_option,
+    names_option,
+    option,
+    store_option,
+)
+from semel.cli.order import first_of, order_of, order_options
+from semel.cli.showing import print_records, seconds
 from semel.store import Filter
 
 
@@ -23,9 +36,11 @@ from semel.store import Filter
     default="10m",
     help="Leases held for longer than this are shown, too.",
 )
-@limit_option(100, "Show at most so many.")
+@limit_option(100, "Show at most N records.")
+@order_options
 @names_option
 @json_option
+@lines_option
 @click.pass_context
 def stuck(
     ctx: click.Context,
@@ -34,27 +49,34 @@ def stuck(
     scope: str | None,
     older_than: timedelta,
     limit: int,
+    sort: str | None,
+    reverse: bool,
+    scan_max: int | None,
     names: bool,
     json: bool,
+    json_lines: bool,
 ) -> None:
     """Find unknown outcomes, and leases that are held for too long.
 
     An unknown outcome is work that was interrupted: whether it took effect, only you can find out. Repeats are refused
-    until "semel keys resolve" or "release" ends it, or its retention does. A record that cannot be read may be one.
-    Ends with 1 if there is anything, so that it can be used as a check.
+    until "semel keys resolve" or "release" ends it, or its retention does (30 days, if the policy does not choose
+    another unknown_retention): those that end within a week are counted. A record that cannot be read may be one.
+    Ends with 1 if there is anything and with 3 if the store cannot be asked, so that it can be used as a check.
 
     \b
     Examples:
       semel stuck
       semel stuck --older-than 1h --tenant shop --json
+      semel stuck --limit 100000 --json-lines > unknown.jsonl
     """
+    form, order = form_of(json, json_lines), order_of(sort, reverse, scan_max)
     held_ms = round(older_than.total_seconds() * 1000)
     asked = (Filter("unknown", tenant, scope), Filter("in_progress", tenant, scope, older_than_ms=held_ms))
-    skipped = Skipped()
-    every = chain.from_iterable(records_of(store.inspectable, chosen, skipped) for chosen in asked)
-    found = list(islice(every, limit + 1))
-    if found or skipped.count or json:
-        print_records(found[:limit], skipped, more=len(found) > limit, names=names, as_json=json)
+    look = Look(store.inspectable)
+    found = first_of(chain.from_iterable(map(look.records, asked)), limit, order, look)
+    if found.records or look.count or form != "table":
+        print_records(found, look, names=names, form=form)
     else:
         click.echo(f"No outcome is unknown, and no lease is held for more than {seconds(older_than)}.")
-    ctx.exit(1 if found or skipped.count else 0)
+    warn_of_near_end(found.records, look.now_ms)
+    ctx.exit(1 if found.records or look.count else 0)

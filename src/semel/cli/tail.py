@@ -1,25 +1,31 @@
-"""`semel tail`: compares what is there with what was there a moment ago, because no store tells all of its changes."""
+"""`semel tail`."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from itertools import islice
+from time import monotonic, sleep
 
 import click
-from msgspec.structs import replace
 
-from semel.cli.options import Opened, duration, json_option, limit_option, names_option, option, store_option
-from semel.cli.showing import Skipped, digest, moment, records_of, summary
-from semel.clock import wall_ms
+from semel.cli.changes import Change, Changes
+from semel.cli.options import (
+    COUNT_MAX,
+    Opened,
+    duration,
+    json_option,
+    limit_option,
+    names_option,
+    option,
+    store_option,
+)
+from semel.cli.showing import digest, moment, summary
 from semel.codecs.printable import json_text, visible
-from semel.core.records import Key, Record
-from semel.store import Filter, Inspectable, seen_as
+from semel.store import Filter
 
 EVERY_MIN = timedelta(milliseconds=10)
-Seen = tuple[str, int, int | None]
-"""What makes a change worth a line: another state, attempt or completion. A renewal does not."""
+SLOW_S = 1.0
 
 
 @click.command()
@@ -29,8 +35,8 @@ Seen = tuple[str, int, int | None]
 @option("--prefix", default="", help="Only keys whose name begins with this.")
 @option("--every", type=duration, metavar="DURATION", default="1s", help="How often to look.")
 @option("--from-start", is_flag=True, help="Begin with what is there already.")
-@option("--events", type=click.IntRange(1), help="Stop after so many lines.")
-@limit_option(10_000, "Look at so many records at most each time.")
+@option("--events", type=click.IntRange(1, COUNT_MAX), help="Stop after N lines.")
+@limit_option(10_000, "Read at most N records in each look.")
 @names_option
 @json_option
 def tail(
@@ -48,8 +54,13 @@ def tail(
     """Follow records as they change, until Ctrl-C.
 
     One line for each record that is new, in another state, or gone; with --json one JSON document a line. It looks
-    every second, so what begins and is gone within one is not seen, and each look reads all records that match: choose
-    a tenant or a scope in a large store.
+    every second, so what begins and is gone within one is not seen.
+
+    Up to --limit records, each look reads all that match. If there are more, it reads those that were created since the
+    last look and those that were unfinished then, so that finished records which go are not shown; it says so. No store
+    has an index by time of creation: PostgreSQL and SQLite read the table through for that, Redis all of its keys, so
+    a look takes long in a store of millions. It rests as long as it looked. A tenant or a scope makes it quicker,
+    except on Redis.
 
     \b
     Examples:
@@ -58,48 +69,44 @@ def tail(
     """
     if every < EVERY_MIN:
         raise click.BadParameter("looking more often than every 10ms would do nothing else", param_hint="--every")
-    changes = _changes(store.inspectable, Filter(None, tenant, scope, prefix), every, limit, from_start)
+    changes = Changes(store, Filter(None, tenant, scope, prefix), limit)
     try:
-        for what, record in islice(changes, events):
-            click.echo(_document(what, record, names) if json else _line(what, record, names))
+        for change in islice(_follow(changes, every, from_start), events):
+            click.echo(_document(change, names) if json else _line(change, names))
     except KeyboardInterrupt:
         return  # how it is meant to end
 
 
-def _changes(
-    store: Inspectable, chosen: Filter, every: timedelta, limit: int, from_start: bool
-) -> Iterator[tuple[str, Record]]:
-    before: dict[Key, tuple[Seen, Record]] | None = {} if from_start else None
-    skipped: Skipped | None = Skipped()
+def _follow(changes: Changes, every: timedelta, from_start: bool) -> Iterator[Change]:
+    every_s, is_told = every.total_seconds(), False
+    began_s = monotonic()
+    there = changes.begin()
+    if from_start:
+        yield from there
     while True:
-        now_ms = wall_ms()
-        after = {
-            record.key: (_seen(record, now_ms), replace(record, result=None))
-            for record in islice(records_of(store, chosen, skipped), limit)
-        }
-        if skipped is not None:  # told once, of what was there at the beginning
-            skipped.tell()
-            skipped = None
-        if before is not None:
-            for key, (seen, record) in after.items():
-                if key not in before or before[key][0] != seen:
-                    yield seen[0], record
-            if len(after) < limit:  # else it may only be out of sight
-                yield from (("gone", record) for key, (_, record) in before.items() if key not in after)
-        before = after
-        time.sleep(every.total_seconds())
+        took_s = monotonic() - began_s
+        if took_s > max(every_s, SLOW_S) and not is_told:
+            is_told = True
+            click.echo(f"A look takes {took_s:.1f}s here, and the store has a rest of as long after each.", err=True)
+        sleep(max(every_s, took_s))
+        began_s = monotonic()
+        yield from changes.look_again()
 
 
-def _seen(record: Record, now_ms: int) -> Seen:
-    return seen_as(record, now_ms), record.attempt, record.completed_ms
-
-
-def _line(what: str, record: Record, names: bool) -> str:
-    key = record.key
+def _line(change: Change, names: bool) -> str:
+    key = change.record.key
     shown = key.name if names else digest(key.name)
-    texts = (moment(wall_ms()), f"{what:<11}", shown, f"attempt {record.attempt}", key.tenant, key.scope)
+    texts = (
+        moment(change.seen_ms),
+        f"{change.what:<11}",
+        shown,
+        f"attempt {change.record.attempt}",
+        key.tenant,
+        key.scope,
+    )
     return "  ".join(map(visible, texts))
 
 
-def _document(what: str, record: Record, names: bool) -> str:
-    return json_text({"event": what, "seen": moment(wall_ms())} | summary(record, names=names))
+def _document(change: Change, names: bool) -> str:
+    told = {"event": change.what, "seen": moment(change.seen_ms)}
+    return json_text(told | summary(change.record, change.seen_ms, names=names))

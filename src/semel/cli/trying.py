@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from semel.cli.options import option
+from semel.cli.options import Number, option
 from semel.codecs.printable import visible
 from semel.trying.effects import counter
 from semel.trying.judge import Mark, judge
@@ -43,7 +43,7 @@ PARALLEL_MAX = 200
 )
 @option(
     "--timeout",
-    type=click.FloatRange(0.1, 600),
+    type=Number(0.1, 600),
     default=30.0,
     help="Seconds to wait for one answer.",
 )

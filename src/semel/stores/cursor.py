@@ -29,9 +29,9 @@ def key_after(cursor: str | None) -> Key | None:
         raise ValueError(f"{cursor!r} is not a cursor that scan returned") from None
 
 
-def page(records: Sequence[Record], limit: int) -> Page:
+def page(records: Sequence[Record], limit: int, now_ms: int) -> Page:
     """Make a page of the first `limit` of `records`, which must hold one more if there is more."""
     if limit < 1:
         raise ValueError(f"limit must be at least 1, not {limit}")
     shown = tuple(records[:limit])
-    return Page(shown, cursor_of(shown[-1].key) if len(records) > limit else None)
+    return Page(shown, cursor_of(shown[-1].key) if len(records) > limit else None, now_ms=now_ms)

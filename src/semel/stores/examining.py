@@ -24,7 +24,7 @@ def clock_skew(server_ms: Callable[[], int]) -> Finding:
         took_ms = (time.perf_counter() - asked) * 1000
         if took_ms < best_ms:
             best_ms, skew_ms = took_ms, there_ms - before_ms - took_ms / 2
-    detail = f"the store's clock is {skew_ms:+.0f} ms from this machine's (±{best_ms / 2 + 1:.0f} ms)"
+    detail = f"the store's clock is {round(skew_ms):+d} ms from this machine's (±{best_ms / 2 + 1:.0f} ms)"
     if abs(skew_ms) - best_ms / 2 > SKEW_MAX_MS:
         return Finding(
             "clock",

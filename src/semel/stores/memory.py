@@ -77,7 +77,8 @@ class Records:
             now_ms = self._clock()
             found = [record for record in self._records.values() if filter.matches(record, now_ms)]
         found.sort(key=lambda record: sort_key(record.key))
-        return page([record for record in found if after is None or sort_key(record.key) > sort_key(after)], limit)
+        rest = [record for record in found if after is None or sort_key(record.key) > sort_key(after)]
+        return page(rest, limit, now_ms)
 
     def counts(self) -> Counts:
         with self._lock:

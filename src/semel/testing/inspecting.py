@@ -92,6 +92,36 @@ class Inspecting(Handles):
         clock.advance(1)
         assert names(inspect, Filter(tenant=key.tenant, older_than_ms=10)) == ["key"]
 
+    def test_records_by_the_time_of_their_creation(self, store: Store, clock: ManualClock, key: Key) -> None:
+        """For following what is new. The time is the store's, which a page tells."""
+        inspect = inspecting(store)
+        for name in ("old", "renewed"):
+            assert complete(store, granted(claim(store, replace(key, name=name), "a")))
+        clock.advance(RETENTION_MS - 1)
+        granted(claim(store, replace(key, name="before"), "a"))
+        clock.advance(1)
+        now_ms = inspect.scan(Filter(tenant=key.tenant)).now_ms
+        assert now_ms is not None
+        assert complete(store, granted(claim(store, replace(key, name="new"), "a")))
+        granted(claim(store, replace(key, name="renewed"), "a"))  # its first record is past retention
+        clock.advance(1)
+        granted(claim(store, replace(key, name="newer"), "a"))
+        for tenant in (key.tenant, None):
+            chosen = Filter(tenant=tenant, scope=key.scope, created_from_ms=now_ms)
+            found = pages(inspect, chosen, limit=1)
+            ours = sorted(record.key.name for record in found if record.key.tenant == key.tenant)
+            assert ours == ["new", "newer", "renewed"]
+        for state, expected in {"succeeded": ["new"], "in_progress": ["newer", "renewed"], "unknown": []}.items():
+            assert names(inspect, Filter(state, key.tenant, created_from_ms=now_ms)) == expected  # type: ignore[arg-type]
+        assert names(inspect, Filter(tenant=key.tenant, older_than_ms=1, created_from_ms=now_ms)) == ["new", "renewed"]
+
+    def test_a_page_tells_the_time_of_the_store(self, store: Store, clock: ManualClock, key: Key) -> None:
+        inspect = inspecting(store)
+        assert inspect.scan(Filter(tenant=key.tenant)).now_ms == clock.now_ms, "also when there is no record"
+        granted(claim(store, key, "a"))
+        clock.advance(7)
+        assert inspect.scan(Filter(tenant=key.tenant)).now_ms == clock.now_ms
+
     def test_records_past_retention_are_neither_shown_nor_counted(
         self, store: Store, clock: ManualClock, key: Key
     ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from semel.core.effects import Effect
 from semel.store import Finding
 from semel.stores import examining
+from semel.stores.postgres import upkeep
 from semel.stores.postgres.queries import NOW, TABLE
 from semel.stores.postgres.schema import MIGRATIONS, quoted
 from semel.stores.postgres.settings import Settings
@@ -21,6 +22,7 @@ ASKED = (
     "full_page_writes",
     "synchronous_commit",
     "synchronous_standby_names",
+    *upkeep.ASKED,
 )
 STANDBYS = """
 SELECT count(*), count(sync_state), count(*) FILTER (WHERE sync_state IN ('sync', 'quorum')) FROM pg_stat_replication"""
@@ -40,7 +42,7 @@ def examine(settings: Settings, run: Run) -> Iterator[Finding]:
         run(Statement(f"SET LOCAL search_path = {quoted(settings.schema)}"))
     wanted = ", ".join(f"current_setting('{name}')" for name in ASKED)
     [row] = run(Statement(f"SELECT {wanted}, pg_is_in_recovery()"))
-    server = dict(zip((*ASKED, "standby"), row, strict=True))
+    server: dict[str, Any] = dict(zip((*ASKED, "standby"), row, strict=True))
     yield Finding("connection", "ok", f"{settings.shown} answers")
     yield Finding("version", "ok", f"PostgreSQL {server['server_version']}")
     yield _role(standby=server["standby"])
@@ -50,11 +52,13 @@ def examine(settings: Settings, run: Run) -> Iterator[Finding]:
     if found.level == "ok":
         yield _rights(run)
         yield examining.latency(lambda: run(Statement(f"SELECT 1 FROM {TABLE} WHERE digest = ''")))
+        yield from upkeep.examine(run, server)
     yield _durable("fsync", server["fsync"], "a crash of the machine can lose or damage everything")
     yield _durable("full_page_writes", server["full_page_writes"], "a crash of the machine can damage pages")
     yield _synchronous_commit(server["synchronous_commit"])
     if not server["standby"]:
         yield _replication(server["synchronous_standby_names"], *run(Statement(STANDBYS))[0])
+        yield from upkeep.slots(run)
     yield examining.clock_skew(lambda: int(run(Statement(f"SELECT {NOW.format('NULL')}"))[0][0]))
     yield PROMISE
 
@@ -128,8 +132,8 @@ def _replication(names: str, connected: int, shown: int, synchronous: int) -> Fi
         return Finding(
             "replication",
             "warning",
-            f"{connected} asynchronous standby(s): a failover loses the last keys that were acknowledged, and their "
-            "operations can run again",
+            f"{connected} asynchronous {'standby' if connected == 1 else 'standbys'}: a failover loses the last keys "
+            "that were acknowledged, and their operations can run again",
             f"ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (*)'; {RELOAD} (with two standbys, or commits wait "
             "whenever the only one is away)",
         )

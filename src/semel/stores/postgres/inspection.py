@@ -43,6 +43,7 @@ def scan(table: str, filter: Filter, cursor: str | None, limit: int, now_ms: int
     for condition, value in (
         ("r.scope = ${}", filter.scope),
         ("starts_with(r.name, ${})", filter.name_prefix or None),
+        ("r.created_ms >= ${}", filter.created_from_ms or None),
     ):
         if value is not None:
             params.append(value)
@@ -53,16 +54,18 @@ def scan(table: str, filter: Filter, cursor: str | None, limit: int, now_ms: int
         wanted.append(f"r.digest > ${len(params)}")
     rows = yield from do(
         Statement(
-            f"WITH {moment('$1')} SELECT {RECORD}, r.digest FROM {table} r, moment WHERE {' AND '.join(wanted)} "
-            "ORDER BY r.digest LIMIT $2",
+            f"WITH {moment('$1')} SELECT {RECORD}, r.digest, now_ms FROM moment LEFT JOIN LATERAL ("
+            f"SELECT * FROM {table} r WHERE {' AND '.join(wanted)} ORDER BY r.digest LIMIT $2"
+            ") r ON true ORDER BY r.digest",  # the time comes also where no record does
             params,
         )
     )
     if limit < 1:
         raise ValueError(f"limit must be at least 1, not {limit}")
-    shown = rows[:limit]
-    records, unreadable = read_rows(shown)
-    return Page(tuple(records), bytes(shown[-1][-1]).hex() if len(rows) > limit else None, tuple(unreadable))
+    shown = [row for row in rows[:limit] if row[-2] is not None]
+    records, unreadable = read_rows([row[:-1] for row in shown])
+    further = bytes(shown[-1][-2]).hex() if len(rows) > limit else None
+    return Page(tuple(records), further, tuple(unreadable), rows[0][-1])
 
 
 def _after(cursor: str | None) -> bytes | None:

@@ -213,14 +213,15 @@ SELECT 1 FROM held WHERE watched UNION ALL SELECT * FROM marked"""
 
 
 def doubts(table: str) -> str:
-    """Of the processes in `$1`, those that are alive; and the transactions that wrote to the table and have not ended.
+    """Of the processes in `$1`, named or numbered, those that are alive; and transactions that wrote to the table.
 
-    Such a transaction may carry a claim that nobody can see yet: while a commit waits for a standby it keeps its locks.
-    Of those, too, only what `$1` names, unless `$2`.
+    Such a transaction has not ended. It may carry a claim that no other one can see yet: while a commit waits for a
+    standby it keeps its locks. Of those, too, only what `$1` names, unless `$2`.
     """
     quoted = table.replace("'", "''")
     return f"""
-SELECT name FROM (SELECT {BACKEND} AS name FROM pg_stat_activity) AS alive WHERE name = ANY ($1::text[])
+SELECT name FROM (SELECT {BACKEND} AS name, pid FROM pg_stat_activity) AS alive
+WHERE name = ANY ($1::text[]) OR (pid::text = ANY ($1::text[]) AND pid <> pg_backend_pid())
 UNION ALL
 SELECT name FROM (
     SELECT pid || '/' || virtualtransaction AS name FROM pg_locks

@@ -96,9 +96,10 @@ class Scripts:
         place, passed = _place(cursor)
         found: dict[Key, Record] = {}
         unreadable: dict[str, UnreadableRecord] = {}
+        [began_ms] = yield from READ.run((), (_time(now_ms),))
 
         def page(cursor: str | None) -> Page:
-            return Page(tuple(found.values()), cursor, tuple(unreadable.values()))
+            return Page(tuple(found.values()), cursor, tuple(unreadable.values()), began_ms)
 
         while True:
             after, names = yield from self._page(place)

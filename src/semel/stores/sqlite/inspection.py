@@ -13,6 +13,7 @@ from semel.stores.sqlite.scripts import FINISHED_PAST_RETENTION, LAPSED_PAST_RET
 
 CURSOR = re.compile(r"(-?\d{1,19})\.(\d{1,19})")
 SELECT = f"SELECT {', '.join(COLUMNS)}, digest, nth FROM semel_records"
+IN_TURN = f"{SELECT} NOT INDEXED WHERE true"  # no index knows the newest: the whole table, in the order of the file
 IN_PROGRESS = f"{SELECT} INDEXED BY semel_in_progress WHERE state = 0"  # few among many, so they are sorted when found
 SCANS = {
     None: f"{SELECT} WHERE true",
@@ -32,7 +33,10 @@ def scan(filter: Filter, cursor: str | None, limit: int, now_ms: int) -> Script[
     if limit < 1:
         raise ValueError(f"limit must be at least 1, not {limit}")
     after = _after(cursor)
-    sql = f"{SCANS[filter.state]} AND NOT {PAST_RETENTION} AND created_ms <= :created"
+    whole = filter.created_from_ms > 0 and filter.state is None and filter.tenant is None
+    sql = f"{IN_TURN if whole else SCANS[filter.state]} AND NOT {PAST_RETENTION} AND created_ms <= :created"
+    if filter.created_from_ms:
+        sql += " AND created_ms >= :created_from"
     if filter.tenant is not None:
         sql += " AND digest BETWEEN :tenant_first AND :tenant_last AND tenant = :tenant"
     if filter.scope is not None:
@@ -47,6 +51,7 @@ def scan(filter: Filter, cursor: str | None, limit: int, now_ms: int) -> Script[
     given = {
         "now": now_ms,
         "created": now_ms - filter.older_than_ms,
+        "created_from": filter.created_from_ms,
         "tenant": filter.tenant,
         "tenant_first": first,
         "tenant_last": last,
@@ -61,7 +66,7 @@ def scan(filter: Filter, cursor: str | None, limit: int, now_ms: int) -> Script[
     shown = rows[:limit]
     records, unreadable = read_rows([row[:-1] for row in shown])
     further = f"{shown[-1][-2]}.{shown[-1][-1]}" if len(rows) > limit else None
-    return Page(tuple(records), further, tuple(unreadable))
+    return Page(tuple(records), further, tuple(unreadable), now_ms)
 
 
 def _after(cursor: str | None) -> tuple[int, int] | None:

@@ -30,4 +30,4 @@ class Command(BaseCommand):
             purged += gone
             if gone < size:
                 break
-        self.stdout.write(f"purged {purged} records")
+        self.stdout.write(f"purged {purged} {'record' if purged == 1 else 'records'}")

@@ -1,0 +1,149 @@
+"""What changed between two looks at a store, because no store tells all of its changes.
+
+A store with few records is read as a whole each time. Of a larger one, only what was created since the last look is
+read, and each record that was unfinished then: all that can happen to a finished one is that it goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+
+import click
+from msgspec.structs import replace as record_with
+
+from semel.cli.look import Look
+from semel.cli.options import Opened
+from semel.core.records import Key, Record
+from semel.errors import RecordUnreadable
+from semel.store import Filter, seen_as
+
+LATE_MS = 10_000
+"""A new record is found up to so long after its creation: a transaction may commit it that much later."""
+Seen = tuple[str, int, int | None]
+"""What makes a change worth a line: another state, attempt or completion. A renewal does not."""
+Sight = dict[Key, tuple[Seen, Record]]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    what: str
+    record: Record
+    seen_ms: int
+
+
+class Changes:
+    """Compares each look with the one before it. A look reads at most `limit` records and says what that leaves out."""
+
+    def __init__(self, opened: Opened, chosen: Filter, limit: int) -> None:
+        self._opened = opened
+        self._chosen = chosen
+        self._limit = limit
+        self._before: Sight = {}
+        self._is_large = False
+        self._began_ms = self._since_ms = 0
+        self._told: set[str] = set()
+
+    def begin(self) -> list[Change]:
+        """The first look: what is there already."""
+        look = self._look()
+        found = self._read(look, look.records(self._chosen))
+        changes = [Change(seen[0], record, look.now_ms) for seen, record in islice(found.values(), self._limit)]
+        if self._is_beyond(found):
+            self._tell_large()
+            unfinished = (replace(self._chosen, state=state) for state in ("in_progress", "unknown"))
+            followed = self._read(look, chain.from_iterable(map(look.records, unfinished)))
+            if self._is_beyond(followed):
+                self._tell(f"More than {self._limit} are unfinished: what becomes of the others is not shown.")
+            found = followed
+        self._keep(found, look)
+        self._began_ms = look.began_ms or look.now_ms
+        look.tell()
+        return changes
+
+    def look_again(self) -> list[Change]:
+        """What is new, in another state, or gone since the last look."""
+        look = self._look()
+        if not self._is_large:
+            after = self._read(look, look.records(self._chosen))
+            if not self._is_beyond(after):
+                changes = list(self._compared(after, set(self._before), look.now_ms))
+                self._keep(after, look)
+                return changes
+            self._tell_large()
+        unfinished = {key for key, (seen, _) in self._before.items() if seen[0] in ("in_progress", "unknown")}
+        after = self._read_new(look)
+        after |= self._read(look, self._get(unfinished - after.keys()))
+        changes = list(self._compared(after, unfinished, look.now_ms))
+        self._keep(after, look)
+        return changes
+
+    def _look(self) -> Look:
+        return Look(self._opened.inspectable)
+
+    def _is_beyond(self, found: Sight) -> bool:
+        return len(found) > self._limit
+
+    def _read(self, look: Look, records: Iterator[Record]) -> Sight:
+        """One more than the limit, if there is more."""
+        return {
+            record.key: (_seen(record, look.now_ms), record_with(record, result=None))
+            for record in islice(records, self._limit + 1)
+        }
+
+    def _read_new(self, look: Look) -> Sight:
+        """What was created since the last look, and a while before it. The limit is for what was not there then."""
+        found: Sight = {}
+        new = 0
+        since_ms = max(self._began_ms, self._since_ms, 1)
+        for record in look.records(replace(self._chosen, created_from_ms=since_ms)):
+            if record.key not in self._before:
+                new += 1
+                if new > self._limit:
+                    continue
+            found[record.key] = _seen(record, look.now_ms), record_with(record, result=None)
+        if new > self._limit:
+            self._tell(
+                f"More than {self._limit} keys were new in one look: some are shown late, or not; raise --limit."
+            )
+        return found
+
+    def _get(self, keys: set[Key]) -> Iterator[Record]:
+        for key in keys:
+            try:
+                record = self._opened.store.get(key)
+            except RecordUnreadable:
+                record = self._before[key][1]  # it is there, and nothing more can be said
+            if record is not None:
+                yield record
+
+    def _compared(self, after: Sight, may_be_gone: set[Key], now_ms: int) -> Iterator[Change]:
+        for key, (seen, record) in after.items():
+            if key not in self._before or self._before[key][0] != seen:
+                yield Change(seen[0], record, now_ms)
+        for key in self._before:
+            if key in may_be_gone and key not in after:
+                yield Change("gone", self._before[key][1], now_ms)
+
+    def _keep(self, found: Sight, look: Look) -> None:
+        self._before = found
+        if look.began_ms is not None:
+            self._since_ms = look.began_ms - LATE_MS
+
+    def _tell_large(self) -> None:
+        self._is_large = True
+        self._tell(
+            f"More than {self._limit} records match, so they are not all read each time: new keys are shown, and what "
+            "becomes of unfinished ones, but not that a finished record goes. Raise --limit, or choose more narrowly."
+        )
+
+    def _tell(self, text: str) -> None:
+        """Once, where it does not mix with the changes."""
+        if text not in self._told:
+            self._told.add(text)
+            click.echo(text, err=True)
+
+
+def _seen(record: Record, now_ms: int) -> Seen:
+    return seen_as(record, now_ms), record.attempt, record.completed_ms

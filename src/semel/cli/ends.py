@@ -1,0 +1,37 @@
+"""Unknown outcomes that are about to be forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from itertools import islice
+
+import click
+
+from semel.cli.look import Look
+from semel.core.records import Record
+from semel.store import Filter
+
+NEAR_MS = 7 * 86_400_000
+"""An outcome whose retention ends within a week is worth a word."""
+LOOKED_AT = 10_000
+
+
+def unknown_in(look: Look) -> list[Record]:
+    """The unknown outcomes of a store, or as many of them as are looked at."""
+    return list(islice(look.records(Filter("unknown")), LOOKED_AT))
+
+
+def near_end(records: Iterable[Record], now_ms: int) -> str:
+    """How many of these unknown outcomes are forgotten within a week, and when the first; nothing if none is."""
+    near = [record.expires_ms for record in records if record.lapsed(now_ms) and record.expires_ms - now_ms < NEAR_MS]
+    if not near:
+        return ""
+    first = datetime.fromtimestamp(min(near) / 1000).astimezone().isoformat(" ", "seconds")
+    count = "1 unknown outcome is" if len(near) == 1 else f"{len(near)} unknown outcomes are"
+    return f"{count} forgotten within 7 days, the first at {first}"
+
+
+def warn_of_near_end(records: Iterable[Record], now_ms: int) -> None:
+    if told := near_end(records, now_ms):
+        click.echo(f"{told}: a repeat runs the work again after that. Resolve or release them before.", err=True)

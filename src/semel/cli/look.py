@@ -1,0 +1,68 @@
+"""One look of a command at a store: its records page by page, what of them cannot be read, and the store's time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import islice
+from typing import Any
+
+import click
+
+from semel.clock import wall_ms
+from semel.codecs.printable import visible
+from semel.core.records import Record
+from semel.store import Filter, Inspectable, UnreadableRecord
+
+PAGE = 200
+TOLD_MAX = 5
+UNREADABLE_MAX = 1_000
+
+
+class Look:
+    """Records that cannot be read stop no command, and every command tells of them.
+
+    `now_ms` is the time by the store's clock when it gave the last page: by that a lapsed record is unknown.
+    """
+
+    def __init__(self, store: Inspectable) -> None:
+        self._store = store
+        self._unreadable: dict[str, UnreadableRecord] = {}
+        self.count = 0
+        self.began_ms: int | None = None
+        self._now_ms: int | None = None
+
+    @property
+    def now_ms(self) -> int:
+        """A store that does not tell its time, or has not yet, is judged by this machine's."""
+        return wall_ms() if self._now_ms is None else self._now_ms
+
+    def records(self, chosen: Filter) -> Iterator[Record]:
+        """All records that match."""
+        cursor: str | None = None
+        while True:
+            page = self._store.scan(chosen, cursor=cursor, limit=PAGE)
+            self._now_ms = page.now_ms
+            self.began_ms = self.now_ms if self.began_ms is None else self.began_ms
+            for each in page.unreadable:
+                self._add(each)
+            yield from page.records
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+    def _add(self, unreadable: UnreadableRecord) -> None:
+        if unreadable.place not in self._unreadable:
+            self.count += 1
+            if len(self._unreadable) < UNREADABLE_MAX:
+                self._unreadable[unreadable.place] = unreadable
+
+    def unreadable_as_json(self) -> list[dict[str, Any]]:
+        return [asdict(each) for each in self._unreadable.values()]
+
+    def tell(self) -> None:
+        """A line for each of the first ones that cannot be read, where it does not mix with what was asked for."""
+        for each in islice(self._unreadable.values(), TOLD_MAX):
+            click.echo(f"Skipped, because it cannot be read: {visible(each.place)}: {visible(each.reason)}", err=True)
+        if self.count > TOLD_MAX:
+            click.echo(f"Skipped {self.count - TOLD_MAX} more that cannot be read.", err=True)

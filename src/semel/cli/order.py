@@ -1,0 +1,84 @@
+"""In which order lists show records. What is sorted is what was read, and the list says whether that was all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeVar
+
+import click
+from msgspec.structs import replace
+
+from semel.cli.look import Look
+from semel.cli.options import COUNT_MAX, option
+from semel.core.records import Record
+from semel.store import seen_as
+
+F = TypeVar("F", bound=Callable[..., Any])
+SCAN_MAX = 10_000
+LATEST_MS = 1 << 63
+FIELDS: Mapping[str, Callable[[Record, int], Any]] = {
+    "created": lambda record, now_ms: record.created_ms,
+    "completed": lambda record, now_ms: LATEST_MS if record.completed_ms is None else record.completed_ms,
+    "expires": lambda record, now_ms: record.expires_ms,
+    "state": lambda record, now_ms: seen_as(record, now_ms),
+    "attempt": lambda record, now_ms: record.attempt,
+    "tenant": lambda record, now_ms: record.key.tenant,
+    "scope": lambda record, now_ms: record.key.scope,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    field: str
+    scan_max: int
+    reverse: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What a list shows. `order` says how it was sorted, among `scanned` records, which were all or not."""
+
+    records: list[Record]
+    more: bool
+    order: Order | None = None
+    scanned: int = 0
+    scanned_all: bool = True
+
+
+def order_options(command: F) -> F:
+    given: tuple[Callable[[F], F], ...] = (
+        option("--sort", type=click.Choice(list(FIELDS)), help="Sort by this, the earliest or least first."),
+        option("--reverse", is_flag=True, help="With --sort: the latest or greatest first."),
+        option(
+            "--scan-max",
+            type=click.IntRange(1, COUNT_MAX),
+            help=f"With --sort: read and sort at most N records, {SCAN_MAX} by default.",
+            metavar="N",
+        ),
+    )
+    for each in reversed(given):
+        command = each(command)
+    return command
+
+
+def order_of(sort: str | None, reverse: bool, scan_max: int | None) -> Order | None:
+    if sort is not None:
+        return Order(sort, scan_max or SCAN_MAX, reverse)
+    if reverse or scan_max is not None:
+        raise click.UsageError("--reverse and --scan-max say how to sort: add --sort.")
+    return None
+
+
+def first_of(records: Iterator[Record], limit: int, order: Order | None, look: Look) -> Listed:
+    """The first `limit` records in the order that is asked for, else in the store's own."""
+    if order is None:
+        found = list(islice(records, limit + 1))
+        return Listed(found[:limit], more=len(found) > limit)
+    read = [replace(record, result=None) for record in islice(records, order.scan_max)]
+    scanned_all = next(records, None) is None
+    now_ms, value = look.now_ms, FIELDS[order.field]
+    read.sort(key=lambda record: (record.key.tenant, record.key.scope, record.key.name))
+    read.sort(key=lambda record: value(record, now_ms), reverse=order.reverse)
+    return Listed(read[:limit], len(read) > limit or not scanned_all, order, len(read), scanned_all)
