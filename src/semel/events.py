@@ -39,6 +39,9 @@ STARTS = frozenset({EventKind.CLAIMED, EventKind.TAKEN_OVER})
 ENDS = frozenset({EventKind.COMPLETED, EventKind.RELEASED, EventKind.LEFT, EventKind.SUPERSEDED, EventKind.NOT_STORED})
 """The work of an attempt is over."""
 
+REFUSALS = ("key-missing", "key-malformed", "body-too-large", "too-many-keys")
+"""The details of `REFUSED`."""
+
 ABSENT, IN_PROGRESS, UNKNOWN = "absent", State.IN_PROGRESS.value, "unknown"
 TRANSITIONS: Mapping[EventKind, tuple[str, str]] = MappingProxyType(
     {
@@ -61,6 +64,8 @@ class Event(Struct, frozen=True):
     """Why: the store's error, or for `REFUSED` the suffix of the problem's type."""
     owner: str = ""
     """Who holds the key, or held it when its result was stored."""
+    asker: str = ""
+    """The owner that the request at hand would be; empty when it is `owner`, or when there is no request."""
     state: State | None = None
     """For `COMPLETED` and `REPLAYED`: how the work ended."""
     ran_ms: int | None = None
@@ -84,9 +89,15 @@ class Event(Struct, frozen=True):
         return correlation_of(self.owner)
 
     @property
+    def request(self) -> str:
+        """The correlation id of the request at hand, if it has one: for a replay, the one of the repeat."""
+        return correlation_of(self.asker or self.owner)
+
+    @property
     def key_digest(self) -> str:
         """The key's name for logs and traces: a key may be all that a stranger needs to read an answer."""
-        return "" if self.key is NO_KEY else self.key.name_digest
+        unnamed = self.key.name == NO_KEY.name and self.kind in (EventKind.REFUSED, EventKind.PURGED)
+        return "" if unnamed else self.key.name_digest
 
     @property
     def transition(self) -> str:
@@ -109,7 +120,8 @@ class Event(Struct, frozen=True):
             "scope": self.key.scope,
             "attempt": self.attempt,
             "transition": self.transition,
-            "request": self.correlation,
+            "request": self.request,
+            "first_request": self.correlation if self.correlation != self.request else "",
             "ran_ms": self.ran_ms,
             "count": self.count if self.kind is EventKind.PURGED else None,
             "detail": self.detail,

@@ -11,6 +11,8 @@ from semel.errors import RecordUnreadable, StoreError, StoreMisconfigured
 from semel.events import Event
 
 logger = logging.getLogger("semel")
+CALLS = ("claim", "renew", "complete", "release", "read")
+"""What is timed."""
 
 
 @runtime_checkable

@@ -22,6 +22,7 @@ PROGRAMS = {
     "spin": ("spin",),
     "gcc": ("gcc",),
     "faketime": ("libfaketime.so.1",),
+    "promtool": ("promtool",),
 }
 
 

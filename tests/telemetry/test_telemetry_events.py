@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from semel.core.correlation import correlation_of, trace_label, trace_of
 from semel.core.effects import Claim, Emit
 from semel.core.records import OWNER_MAX, Acquired, Key, Lease, Result, State
-from semel.drive import ignore, logged, performer
+from semel.drive import LEVELS, ignore, logged, performer
 from semel.errors import RecordUnreadable, StoreMisconfigured, StoreUnavailable
 from semel.events import ENDS, NO_KEY, STARTS, Event, EventKind
 from semel.stores.memory import MemoryStore
@@ -45,14 +46,17 @@ def test_the_transition_of_the_record(event: Event, transition: str) -> None:
 
 
 def test_the_fields_of_an_event_name_the_key_only_as_a_digest() -> None:
-    event = Event(EventKind.REPLAYED, KEY, 1, owner="random.req-17", state=State.SUCCEEDED, ran_ms=250)
+    event = Event(
+        EventKind.REPLAYED, KEY, 1, owner="random.req-17", asker="other.req-18", state=State.SUCCEEDED, ran_ms=250
+    )
     assert event.fields() == {
         "event": "replayed",
         "key": event.key_digest,
         "tenant": "tenant",
         "scope": "POST /pay",
         "attempt": 1,
-        "request": "req-17",
+        "request": "req-18",
+        "first_request": "req-17",
         "ran_ms": 250,
     }
     assert len(event.key_digest) == 16
@@ -62,6 +66,7 @@ def test_the_fields_of_an_event_name_the_key_only_as_a_digest() -> None:
 def test_events_about_no_single_key() -> None:
     assert str(Event(EventKind.PURGED, NO_KEY, count=40)) == "purged count=40"
     assert str(Event(EventKind.REFUSED, NO_KEY, detail="key-missing")) == "refused detail=key-missing"
+    assert Event(EventKind.CLAIMED, Key("", "", NO_KEY.name), 1).key_digest, "a caller may call its key so"
 
 
 def test_every_start_can_end() -> None:
@@ -122,11 +127,36 @@ def test_a_log_of_ones_own_has_every_decision_as_fields(tmp_path: Path) -> None:
         "in_progress -> succeeded",
     ]
     replayed = handler.lines[2]
-    assert replayed["semel_request"] == "req-1", "the request whose answer it is"
+    assert replayed["semel_request"] == "req-2"
+    assert replayed["semel_first_request"] == "req-1", "the request whose answer it is"
     assert replayed["semel_tenant"] == "shop"
     assert replayed["semel_scope"] == "POST /payments/17/capture"
     assert replayed["semel_ran_ms"] >= 0
     assert SECRET_KEY not in json.dumps(handler.lines)
+
+
+def test_work_whose_outcome_is_lost_is_logged_for_everyone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """With the logging of an application that configures nothing but a level of WARNING."""
+    caplog.set_level(logging.WARNING, "semel")
+    shop = Shop(tmp_path, lambda event: None, lease=0.05)
+
+    async def work() -> None:
+        await shop.capture(do="lose", **{"X-Request-ID": "req-1"})
+        await shop.capture("another")
+        while (await shop.capture(do="lose", **{"X-Request-ID": "req-2"})).headers.get("Retry-After"):
+            await asyncio.sleep(0.01)
+
+    shop.run(work)
+    lines = [(line.levelname, line.getMessage().split()[0], vars(line)["semel_request"]) for line in caplog.records]
+    assert lines == [("WARNING", "left", "req-1"), ("WARNING", "unknown", "req-2")]
+    assert vars(caplog.records[1])["semel_first_request"] == "req-1"
+
+
+def test_every_level_is_chosen() -> None:
+    assert LEVELS.keys() == {
+        *(EventKind.STORE_FAILED, EventKind.NOT_STORED, EventKind.UNREADABLE),
+        *(EventKind.LEFT, EventKind.UNKNOWN, EventKind.LEASE_LOST, EventKind.SUPERSEDED),
+    }
 
 
 def test_a_silent_log_costs_no_fields(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

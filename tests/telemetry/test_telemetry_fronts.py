@@ -10,7 +10,7 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 from wsgiref.util import setup_testing_defaults
 
 from semel import Key, Policy, open_store
-from semel.events import NO_KEY, Event, EventKind
+from semel.events import Event, EventKind
 from semel.keeper import AsyncKeeper, Keeper
 from semel.stores.memory import AsyncMemoryStore
 from semel.wsgi import IdempotencyMiddleware
@@ -32,7 +32,8 @@ def test_a_request_that_is_refused_before_its_key_is_looked_at(tmp_path: Path) -
     shop.run(work)
     refused = [event for event in events if event.kind is EventKind.REFUSED]
     assert [event.detail for event in refused] == ["key-malformed", "body-too-large", "too-many-keys"]
-    assert refused[0].key is NO_KEY
+    assert [event.key.scope for event in refused] == ["POST /payments/17/capture"] * 3
+    assert refused[0].key_digest == refused[1].key_digest == ""
     assert refused[2].key.tenant == "shop"
     assert shop.ledger == ["pay"]
 
@@ -87,6 +88,8 @@ def test_the_wsgi_front_reports_the_same(tmp_path: Path) -> None:
         setup_testing_defaults(environ)
         list(app(environ, lambda *_: lambda _: None))
     app.close()
-    refused = [(event.detail, event.key.tenant) for event in events if event.kind is EventKind.REFUSED]
-    assert refused == [("key-malformed", ""), ("body-too-large", ""), ("too-many-keys", "shop")]
+    refused = [event for event in events if event.kind is EventKind.REFUSED]
+    told = [(event.detail, event.key.tenant) for event in refused]
+    assert told == [("key-malformed", ""), ("body-too-large", ""), ("too-many-keys", "shop")]
+    assert [event.key.scope for event in refused] == ["POST /pay"] * 3
     assert ledger == ["pay"]

@@ -16,7 +16,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from semel.core.correlation import trace_label
 from semel.core.records import Key
 from semel.events import NO_KEY, Event, EventKind
-from semel.telemetry.opentelemetry import OpenTelemetryListener
+from semel.stores.memory import MemoryStore
+from semel.telemetry.opentelemetry import OpenTelemetryListener, observe_records
 from telemetry.shop import SECRET_KEY, Shop
 
 CAPTURE = "POST /payments/{id}/capture"
@@ -65,6 +66,26 @@ def backend() -> Iterator[Backend]:
     backend.close()
 
 
+def test_every_series_of_a_counter_begins_at_zero(backend: Backend) -> None:
+    """A backend sees no increase in a series that begins at 1."""
+    listener = OpenTelemetryListener(meter_provider=backend.meters, operations=[CAPTURE])
+    names = ("semel.events", "semel.operations.active", "semel.replay.saved", "semel.records.purged")
+    fresh = {name: backend.values(name) for name in names}
+    assert {value for values in fresh.values() for value in values.values()} == {0}
+    for kind in EventKind:
+        for key in (KEY, NO_KEY):
+            listener(Event(kind, key, 1, owner="a", ran_ms=1 if kind is EventKind.REPLAYED else None))
+    assert {name: backend.values(name).keys() for name in names} == {name: fresh[name].keys() for name in names}
+
+
+def test_records_are_observed_by_state(backend: Backend) -> None:
+    store = MemoryStore()
+    store.claim(KEY, "f", owner="o", lease_ms=60_000, retention_ms=60_000, takeover=False)
+    observe_records(store, meter_provider=backend.meters)
+    found = {state: count for (state,), count in backend.values("semel.records").items()}
+    assert found == {"in_progress": 1, "unknown": 0, "succeeded": 0, "failed": 0, "unreadable": 0}
+
+
 def test_a_service_under_way(backend: Backend, tmp_path: Path) -> None:
     shop = Shop(tmp_path, OpenTelemetryListener(meter_provider=backend.meters, operations=[CAPTURE]))
 
@@ -77,12 +98,12 @@ def test_a_service_under_way(backend: Backend, tmp_path: Path) -> None:
 
     shop.run(work)
     assert shop.ledger == ["pay"]
-    assert backend.values("semel.events") == {
+    assert {what: count for what, count in backend.values("semel.events").items() if count} == {
         ("claimed", CAPTURE): 1,
         ("completed", CAPTURE): 1,
         ("replayed", CAPTURE): 2,
     }
-    assert backend.values("semel.operations.active") == {(CAPTURE,): 0}
+    assert backend.values("semel.operations.active") == {(CAPTURE,): 0, ("other",): 0}
     assert backend.values("semel.operation.duration") == {(CAPTURE, "completed"): 1}
     assert backend.values("semel.store.call.duration") == {("ok", "claim"): 3, ("ok", "complete"): 1}
     first, repeat = backend.spans()["first"], backend.spans()["repeat"]
@@ -91,7 +112,7 @@ def test_a_service_under_way(backend: Backend, tmp_path: Path) -> None:
     found = repeat.attributes or {}
     assert found["semel.event"] == "replayed"
     assert found["semel.tenant"] == "shop"
-    assert found["semel.request"] == TRACE, "the trace whose answer it is"
+    assert found["semel.first_request"] == TRACE, "the trace whose answer it is"
     [link] = repeat.links
     assert (f"{link.context.trace_id:032x}", f"{link.context.span_id:016x}") == (TRACE, SPAN)
     assert SECRET_KEY not in first.to_json() + repeat.to_json()

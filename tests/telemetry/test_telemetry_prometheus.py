@@ -14,11 +14,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from semel.core.records import Key
-from semel.events import NO_KEY, Event, EventKind
+from semel.events import NO_KEY, REFUSALS, Event, EventKind
+from semel.stores.memory import MemoryStore
 from semel.telemetry import purges
 from semel.telemetry.attempts import Attempts
 from semel.telemetry.operations import OPERATIONS_MAX, Operations
-from semel.telemetry.prometheus import PrometheusListener
+from semel.telemetry.prometheus import PrometheusListener, RecordsCollector
+from semel.timing import CALLS
 from telemetry.shop import SECRET_KEY, Shop
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -101,6 +103,25 @@ def test_what_is_counted_while_work_runs(registry: CollectorRegistry) -> None:
     assert "10.0.0.7" not in seen.text
 
 
+def test_every_series_of_a_counter_or_gauge_begins_at_zero(registry: CollectorRegistry) -> None:
+    """Prometheus sees no increase in a series that begins at 1."""
+    listener = PrometheusListener(registry=registry, operations=[CAPTURE])
+    fresh = {(sample.name, *sample.labels.items()) for sample in Scrape(registry).samples}
+    assert {sample.value for sample in Scrape(registry).samples if not sample.name.endswith("_created")} == {0}
+    for kind in EventKind:
+        details = REFUSALS if kind is EventKind.REFUSED else ("",)
+        for key in (KEY, NO_KEY):
+            for detail in details:
+                listener(Event(kind, key, 1, detail, owner="a", ran_ms=1 if kind is EventKind.REPLAYED else None))
+    for call in CALLS:
+        listener.called(call, "ok", 0.1)
+        listener.called(call, "unavailable", 0.1)
+    after = {(sample.name, *sample.labels.items()) for sample in Scrape(registry).samples}
+    assert {name for name, *_ in after - fresh} == {
+        f"semel_operation_duration_seconds_{part}" for part in ("bucket", "count", "sum", "created")
+    }
+
+
 def test_two_listeners_share_a_registry(registry: CollectorRegistry) -> None:
     for front in ("api", "inbox"):
         PrometheusListener(registry=registry, front=front)(Event(EventKind.CLAIMED, KEY, 1, owner=front))
@@ -125,6 +146,7 @@ class TestOperations:
         ("scope", "name"),
         [
             ("POST /payments/17/capture", CAPTURE),
+            ("POST //shop.example:8080/payments/17/capture", CAPTURE),
             ("PUT /payments/17/capture", "other"),
             ("PUT /refunds/17/items", "/refunds/"),
             ("shop.jobs.settle", "shop.jobs.settle"),
@@ -143,6 +165,7 @@ class TestOperations:
 # The examples
 
 METRIC = re.compile(r"\bsemel_\w+")
+RECORDED = re.compile(r"\bsemel:[\w:]+")
 LABEL = re.compile(r"[{,]\s*(\w+)\s*(?:=~|!~|!=|=)")
 OF_PROMETHEUS = {"job", "instance"}
 
@@ -176,6 +199,7 @@ def exposed() -> Scrape:
     for kind in EventKind:
         listener(Event(kind, KEY, 1, owner="a", ran_ms=1 if kind is EventKind.REPLAYED else None))
     listener.called("claim", "ok", 0.001)
+    RecordsCollector(MemoryStore(), registry=registry)
     return Scrape(registry)
 
 
@@ -187,11 +211,12 @@ def expressions() -> list[str]:
 
 @pytest.mark.parametrize("expression", expressions())
 def test_the_examples_ask_only_for_what_is_there(expression: str, exposed: Scrape) -> None:
-    used = set(METRIC.findall(expression))
-    assert used or expression.startswith("semel:")
+    used, recorded = set(METRIC.findall(expression)), set(RECORDED.findall(expression))
+    assert used or recorded
     assert used <= exposed.names
+    assert recorded <= set(texts(alerts(), "record"))
     labels = {name for sample in exposed.samples if sample.name in used for name in sample.labels}
-    assert set(LABEL.findall(expression)) <= labels | OF_PROMETHEUS
+    assert set(LABEL.findall(expression)) <= labels | OF_PROMETHEUS | ({"event"} if recorded else set())
     for event in re.findall(r'event=~?"([a-z_|]+)"', expression):
         assert set(event.split("|")) <= {kind.value for kind in EventKind}
     assert expression.count("(") == expression.count(")")

@@ -10,6 +10,8 @@ import base64
 import re
 
 TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}(?:-.*)?")
+OWNER_LABEL = re.compile(r"[^0-9A-Za-z._-]")
+LABEL_MAX = 40
 TRACE_LABEL = re.compile(r"([0-9a-f]{32})([0-9A-Za-z_-]{11})")
 
 
@@ -19,6 +21,13 @@ def trace_label(traceparent: str) -> str | None:
     if found is None:
         return None
     return found[1] + base64.urlsafe_b64encode(bytes.fromhex(found[2])).decode().rstrip("=")
+
+
+def request_label(traceparent: str | None, request_id: str) -> str:
+    """The label of a request with these headers; empty when it has neither."""
+    traced = None if traceparent is None else trace_label(traceparent)
+    text = request_id if traceparent is None else traceparent
+    return OWNER_LABEL.sub("_", text)[:LABEL_MAX] if traced is None else traced
 
 
 def correlation_of(owner: str) -> str:

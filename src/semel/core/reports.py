@@ -25,7 +25,8 @@ from semel.core.records import NOBODY, Key, Lease, Record, Result
 from semel.events import Event, EventKind
 
 
-def acquired(key: Key, decision: Decision) -> Event:
+def acquired(key: Key, decision: Decision, asker: str) -> Event:
+    """What became of a claim by `asker`, the owner that it named."""
     match decision:
         case Run(lease):
             return Event(
@@ -39,19 +40,20 @@ def acquired(key: Key, decision: Decision) -> Event:
                 owner=record.owner,
                 state=record.state,
                 ran_ms=_ran_ms(record),
+                asker=asker,
             )
         case InFlight(record):
-            return Event(EventKind.IN_FLIGHT, key, record.attempt, owner=record.owner)
-        case Unknown():
-            return Event(EventKind.UNKNOWN, key)
+            return Event(EventKind.IN_FLIGHT, key, record.attempt, owner=record.owner, asker=asker)
+        case Unknown(record):
+            return Event(EventKind.UNKNOWN, key, owner="" if record is None else record.owner, asker=asker)
         case Mismatch():
-            return Event(EventKind.MISMATCHED, key)
+            return Event(EventKind.MISMATCHED, key, asker=asker)
         case Expired():
-            return Event(EventKind.EXPIRED, key)
+            return Event(EventKind.EXPIRED, key, asker=asker)
         case Unreadable(error):
-            return Event(EventKind.UNREADABLE, key, detail=str(error))
+            return Event(EventKind.UNREADABLE, key, detail=str(error), asker=asker)
         case Undecided(error):
-            return Event(EventKind.STORE_FAILED, key, detail=str(error))
+            return Event(EventKind.STORE_FAILED, key, detail=str(error), asker=asker)
         case _:
             assert_never(decision)
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from opentelemetry import trace
-from opentelemetry.metrics import MeterProvider, get_meter
+from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter
 from opentelemetry.trace import Link, Span, SpanContext, TraceFlags
 
 from semel.core.correlation import trace_of
 from semel.events import Event, EventKind
+from semel.store import Store
 from semel.telemetry.attempts import Attempts
+from semel.telemetry.census import STATES, Census
 from semel.telemetry.operations import Operations
 
 
@@ -38,6 +40,14 @@ class OpenTelemetryListener:
         )
         self._calls = meter.create_histogram("semel.store.call.duration", "s", "Calls on the store.")
         self._purged = meter.create_counter("semel.records.purged", "{record}", "Records deleted past retention.")
+        # A series that begins at 1 has no increase: an alert on the first event would miss it.
+        for operation in self._operations.names:
+            for kind in EventKind:
+                if kind is not EventKind.PURGED:
+                    self._events.add(0, {"semel.event": kind.value, "semel.operation": operation})
+            self._running.add(0, {"semel.operation": operation})
+            self._saved.add(0, {"semel.operation": operation})
+        self._purged.add(0)
 
     def __call__(self, event: Event) -> None:
         self._count(event)
@@ -61,6 +71,25 @@ class OpenTelemetryListener:
             self._duration.record(seconds, {"semel.outcome": event.kind.value, **where})
         elif event.ran_ms is not None:
             self._saved.add(max(0, event.ran_ms) / 1000, where)
+
+
+def observe_records(store: Store | str, *, meter_provider: MeterProvider | None = None) -> None:
+    """Observe the gauge `semel.records`: how many records the store holds, by `semel.state`.
+
+    `store` is a URL, or a store for threads. Records are counted in the background, at most every few seconds; while
+    the store is away nothing is observed.
+    """
+    census = Census(store)
+
+    def observe(_: CallbackOptions) -> Iterable[Observation]:
+        counts = census.latest()
+        if counts is None:
+            return []
+        return [Observation(getattr(counts, state), {"semel.state": state}) for state in STATES]
+
+    get_meter("semel", meter_provider=meter_provider).create_observable_gauge(
+        "semel.records", [observe], "{record}", "Records in the store, by state."
+    )
 
 
 def _describe(span: Span, event: Event) -> None:

@@ -25,6 +25,8 @@ class Operations:
                 f"operations= has {len(named)} patterns, the limit is {OPERATIONS_MAX}: use {{parameters}}"
             )
         self._exact = frozenset(named)
+        self.names = (*dict.fromkeys(named), OTHER)
+        """Every name that `name_of` may give."""
         self._rules = [(pattern, Rule(pattern)) for pattern in named if MATCH.fullmatch(pattern)]
         self.name_of = lru_cache(maxsize=4096)(self._name_of)
 
@@ -32,4 +34,6 @@ class Operations:
         if scope in self._exact:
             return scope
         method, _, path = scope.partition(" ")
+        if path.startswith("//"):  # where hosts are kept apart, the scope begins with one, and patterns have none
+            path = f"/{path[2:].partition('/')[2]}"
         return next((pattern for pattern, rule in self._rules if rule.covers(method, path)), OTHER)

@@ -7,11 +7,15 @@ from functools import lru_cache
 from weakref import WeakKeyDictionary
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
-from semel.core.http import PROBLEMS
-from semel.events import Event, EventKind
+from semel.events import REFUSALS, Event, EventKind
+from semel.store import Store
 from semel.telemetry.attempts import Attempts
-from semel.telemetry.operations import Operations
+from semel.telemetry.census import STATES, Census
+from semel.telemetry.operations import OTHER, Operations
+from semel.timing import CALLS
 
 CALL_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 WORK_BUCKETS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -57,6 +61,22 @@ class Instruments:
         self.duration_of = lru_cache(maxsize=None)(self.duration.labels)
         self.calls_of = lru_cache(maxsize=None)(self.calls.labels)
 
+    def start(self, front: str, operations: Iterable[str]) -> None:
+        """Let the series of counters, gauges and of the store's calls begin at 0.
+
+        For Prometheus, `increase()` of a series that begins at 1 is 0: an alert would miss the first event.
+        """
+        for operation in operations:
+            for kind in EventKind:
+                if kind is not EventKind.PURGED:
+                    for reason in (*REFUSALS, OTHER) if kind is EventKind.REFUSED else ("",):
+                        self.events_of(kind.value, reason, front, operation)
+            self.running_of(front, operation)
+            self.saved.labels(front, operation)
+        for call in CALLS:
+            for outcome in ("ok", "unavailable"):
+                self.calls_of(call, outcome, front)
+
 
 _instruments: WeakKeyDictionary[CollectorRegistry, Instruments] = WeakKeyDictionary()
 
@@ -77,6 +97,7 @@ class PrometheusListener:
         self._operations = Operations(operations)
         self._attempts = Attempts()
         self._front = front
+        self._metrics.start(front, self._operations.names)
 
     def __call__(self, event: Event) -> None:
         metrics = self._metrics
@@ -97,8 +118,32 @@ class PrometheusListener:
         self._metrics.calls_of(call, outcome, self._front).observe(seconds)
 
 
+class RecordsCollector(Collector):
+    """The gauge `semel_records`: how many records the store holds, by state. It sees unknown outcomes before a repeat.
+
+    `store` is a URL, or a store for threads. Records are counted in the background, at most every few seconds; while
+    the store is away the gauge is absent, and the scrape is not delayed.
+    """
+
+    def __init__(self, store: Store | str, *, registry: CollectorRegistry | None = REGISTRY) -> None:
+        self._census = Census(store)
+        if registry is not None:
+            registry.register(self)
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """The name, so that the registry does not have to count for it."""
+        return [GaugeMetricFamily("semel_records", "Records in the store, by state.", labels=["state"])]
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        [family] = self.describe()
+        if (counts := self._census.latest()) is not None:
+            for state in STATES:
+                family.add_metric([state], getattr(counts, state))
+        return [family]
+
+
 def _reason(event: Event) -> str:
     """Why a request was refused before its key was looked at; other details are the store's own words: too many."""
     if event.kind is not EventKind.REFUSED:
         return ""
-    return event.detail if event.detail in PROBLEMS else "other"
+    return event.detail if event.detail in REFUSALS else OTHER

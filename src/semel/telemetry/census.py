@@ -1,0 +1,77 @@
+"""How many records a store holds in each state, for gauges: counted in the background, never while a scrape waits."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from semel.opening import open_store
+from semel.store import Counts, Inspectable, Store
+from semel.stores.local import PerProcess
+
+logger = logging.getLogger("semel")
+STATES = ("in_progress", "unknown", "succeeded", "failed", "unreadable")
+EVERY_S = 10.0
+"""A count is used again for so long."""
+SHARE = 20
+"""And for so many times as long as it took: SQLite and Redis look at every record."""
+PATIENCE_S = 0.5
+"""How long the reader that begins a count waits for it. Every other reader gets the last count at once."""
+STALE_S = 120.0
+"""A count that is older says nothing any more."""
+
+
+class Census:
+    """Counts the records of `store`: a URL, or a store for threads. A store that is away delays no reader."""
+
+    def __init__(self, store: Store | str, *, clock_s: Callable[[], float] = time.monotonic) -> None:
+        if isinstance(store, str) and store.startswith("memory:"):
+            raise ValueError(f"{store} names a store of its own, in which there is nothing to count: give the store")
+        opened = open_store(store) if isinstance(store, str) else store
+        if not isinstance(opened, Inspectable):
+            raise TypeError(f"a {type(opened).__name__} cannot count its records")
+        if inspect.iscoroutinefunction(opened.counts):
+            raise TypeError(f"a {type(opened).__name__} belongs to an event loop: give its URL, to count in a thread")
+        self._rounds = PerProcess(lambda: Rounds(opened, clock_s))
+
+    def latest(self) -> Counts | None:
+        """The last count; None when there is none, or only an old one."""
+        return self._rounds.get().latest()
+
+
+class Rounds:
+    """The counts of one process, one after the other."""
+
+    def __init__(self, store: Inspectable, clock_s: Callable[[], float]) -> None:
+        self._store, self._clock_s = store, clock_s
+        self._lock = threading.Lock()
+        self._under_way: threading.Thread | None = None
+        self._counts: Counts | None = None
+        self._counted_s = 0.0
+        self._next_s = clock_s()
+
+    def latest(self) -> Counts | None:
+        with self._lock:
+            begun = None
+            if self._under_way is None and self._clock_s() >= self._next_s:
+                begun = self._under_way = threading.Thread(target=self._count, name="semel-census", daemon=True)
+                begun.start()
+        if begun is not None:
+            begun.join(PATIENCE_S)
+        with self._lock:
+            return self._counts if self._clock_s() - self._counted_s < STALE_S else None
+
+    def _count(self) -> None:
+        began_s, counts = self._clock_s(), None
+        try:
+            counts = self._store.counts()
+        except Exception as error:  # a thread has no caller who could be told
+            logger.warning("the records of the store cannot be counted: %s", error)
+        with self._lock:
+            ended_s = self._clock_s()
+            self._counts, self._counted_s = counts, ended_s
+            self._next_s = ended_s + max(EVERY_S, SHARE * (ended_s - began_s))
+            self._under_way = None
