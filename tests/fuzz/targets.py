@@ -35,7 +35,7 @@ from semel.stores.url import StoreUrl
 Target = Callable[[bytes], None]
 ANY, STRICT = Policy(), Policy(key_format="strict")
 POLICIES = (ANY, STRICT, Policy(key_format="uuid"), Policy(key_format="ulid"))
-GATE = Gate(ANY, secret=b"s" * 32)
+GATE = Gate(ANY, secret=b"a secret of the tests" * 32)
 MONITORS = Monitors("/.well-known/idempotency", b"s" * 32)
 SEAL = Seal({"k": b"k" * 32})
 KEY = Key("tenant", "POST /pay", "name")

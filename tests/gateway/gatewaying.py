@@ -18,6 +18,7 @@ import psutil
 from servers.process import Server, free_port, wait_until_dead
 from waiting import until
 
+FORKS = "multiprocessing.forkserver"
 PATIENCE_S = 20
 """How long anything may take on a machine that does many things."""
 
@@ -182,12 +183,7 @@ class GatewayServer(Server):
 
     def workers(self) -> list[psutil.Process]:
         assert self._process is not None
-        return [
-            worker
-            for seed in psutil.Process(self._process.pid).children()  # workers are forked from a process of their own
-            for worker in seed.children()
-            if worker.status() != psutil.STATUS_ZOMBIE
-        ]
+        return workers_of(self._process.pid)
 
     def kill_workers(self) -> None:
         """SIGKILL to all of them; afterwards none of the old ones takes a connection."""
@@ -209,6 +205,17 @@ class GatewayServer(Server):
     def open(self, port: int | None = None) -> Iterator[socket.socket]:
         with socket.create_connection(("127.0.0.1", port or self.port), timeout=PATIENCE_S) as connection:
             yield connection
+
+
+def workers_of(pid: int) -> list[psutil.Process]:
+    """Those of all generations. Workers are forked from a process of their own, which is called as they are."""
+    found = list[psutil.Process]()
+    for process in psutil.Process(pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            parent = process.parent()
+            if process.status() != psutil.STATUS_ZOMBIE and parent is not None and FORKS in " ".join(parent.cmdline()):
+                found.append(process)
+    return found
 
 
 def request(method: str, path: str, body: bytes | None = None, *lines: str) -> bytes:

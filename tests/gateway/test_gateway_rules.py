@@ -110,6 +110,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         ({"upstream": "http://host:99999"}, "--upstream"),
         ({"upstream": "http://["}, "--upstream"),
         ({"secret": ""}, "--secret is empty"),
+        ({"secret": "abc"}, "--secret has 3 bytes, and at least 16 are needed: make one with"),
         ({"store": "memory://"}, "--store memory://: a worker that dies would forget its keys"),
         ({"listen": "8080"}, "--listen '8080': write host:port"),
         ({"listen": "::1:80"}, "--listen"),

@@ -9,6 +9,7 @@ from gateway.gatewaying import Asked, GatewayServer, Upstream, created, read, re
 
 POST = b"POST /smuggled HTTP/1.1\r\nHost: x\r\n"
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+OFFER = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\n"
 SHAPES: dict[str, bytes] = {
     "length and chunks": POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "chunks and length": POST + b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
@@ -54,7 +55,16 @@ SHAPES: dict[str, bytes] = {
     "a fragment": b"GET /smuggled#a HTTP/1.1\r\nHost: x\r\n\r\n",
     "a tunnel": b"CONNECT other:80 HTTP/1.1\r\nHost: x\r\n\r\n",
     "another protocol": POST + b"Connection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 2\r\n\r\nab",
-    "HTTP/2 inside": POST + b"Connection: upgrade, http2-settings\r\nUpgrade: h2c\r\nContent-Length: 2\r\n\r\nab",
+    "two protocols": POST + b"Connection: upgrade\r\nUpgrade: h2c, websocket\r\nContent-Length: 2\r\n\r\nab",
+    "two upgrades": POST + b"Connection: upgrade\r\nUpgrade: h2c\r\nUpgrade: websocket\r\nContent-Length: 2\r\n\r\nab",
+    "HTTP/2 in a tunnel": b"CONNECT other:80 HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n",
+    "an offer of HTTP/2, and two lengths": POST + OFFER + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\nab",
+    "an offer of HTTP/2, and length and chunks": (
+        POST + OFFER + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    ),
+    "an offer of HTTP/2, and odd chunks": POST + OFFER + b"Transfer-Encoding: chunked\r\n\r\n0x2\r\nab\r\n0\r\n\r\n",
+    "an offer of HTTP/2, and two hosts": POST + OFFER + b"Host: y\r\nContent-Length: 2\r\n\r\nab",
+    "HTTP/2 itself": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "HTTP/2.0": b"GET /smuggled HTTP/2.0\r\nHost: x\r\n\r\n",
     "HTTP/0.9": b"GET /smuggled\r\n\r\n",
     "raw bytes in the path": b"GET /smuggled\xff HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -171,3 +181,33 @@ def test_what_follows_a_body_does_not_end_the_connection(gateway: GatewayServer,
         first = b"POST /%b HTTP/1.1\r\nHost: x\r\n" % key.encode() + chunked % name
         last = b"POST /%b/2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n" % key.encode()
         assert [each[:3] for each in answers(gateway, first + last).split(b"HTTP/1.1 ")[1:]] == expected
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"Content-Length: 2\r\n\r\nab", b"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n"],
+    ids=["length", "chunks"],
+)
+@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "byte by byte"])
+def test_an_offer_of_http2_is_ignored(
+    gateway: GatewayServer, upstream: Upstream, key: str, body: bytes, at_once: bool
+) -> None:
+    """Java's client offers it with its first request on a connection, with or without a body. RFC 9110, section 7.8."""
+    place = key.encode()
+    offering = b"POST /%b HTTP/1.1\r\nHost: x\r\nX-A: 1\r\nIdempotency-Key: %b\r\n" % (place, place) + OFFER + body
+    bodiless = b"GET /%b/2 HTTP/1.1\r\nHost: x\r\n" % place + OFFER.lower() + b"\r\n"
+    last = b"GET /%b/3 HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, close\r\nUpgrade: H2C\r\n\r\n" % place
+    sent = offering + bodiless + last
+    with gateway.open() as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for at in range(0, len(sent), len(sent) if at_once else 1):
+            connection.sendall(sent[at : at + (len(sent) if at_once else 1)])
+        said = b""
+        while part := connection.recv(65_536):
+            said += part
+    assert said.count(b"HTTP/1.1 201 ") == said.count(b"HTTP/1.1 ") == 3
+    asked = [each for each in upstream.asked if key in each.path]
+    assert [(each.path, each.body) for each in asked] == [(f"/{key}", b"ab"), (f"/{key}/2", b""), (f"/{key}/3", b"")]
+    assert asked[0].all("x-a") == ["1"]
+    for each in asked:
+        assert not any(each.all(name) for name in ("connection", "upgrade", "http2-settings"))

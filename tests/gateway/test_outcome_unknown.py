@@ -48,10 +48,6 @@ def test_the_first_caller_gets_504_and_repeats_learn_that_nobody_knows(work: Any
             record = await store.get(Key("ann", "POST /pay", name))
             assert record is not None
             assert record.state is State.IN_PROGRESS
-            assert (
-                (await client.post("/pay", headers={"Idempotency-Key": name})).json()["type"].endswith("#in-progress")
-            )
-            clock.advance(30_000)
             again = await client.post("/pay", headers={"Idempotency-Key": name})
             assert (again.status_code, again.json()["type"].rpartition("#")[2]) == (409, "outcome-unknown")
 

@@ -10,28 +10,26 @@ from typing import TYPE_CHECKING, Self
 
 from aiohttp import web
 
-from semel.core.records import Key
-from semel.errors import StoreError
-from semel.gateway.settings import address
+from semel.readiness import async_trouble_with
 from semel.store import AsyncStore
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from semel.gateway.supervisor import Supervisor
+    from semel.telemetry.prometheus import RecordsCollector
 
-PROBE = Key("", "semel gateway", "readiness")
 PROBE_S = 2.0
 
 
 async def trouble_with(store: AsyncStore) -> str | None:
-    """Why the store does not answer, if it does not."""
+    """Why the store cannot be used, if it cannot, within a bound."""
     try:
         async with asyncio.timeout(PROBE_S):
-            await store.get(PROBE)
-    except (StoreError, TimeoutError) as error:
-        return str(error) or "no reply in time"
-    return None
+            trouble = await async_trouble_with(store)
+    except TimeoutError:
+        return "no reply in time"
+    return None if trouble is None else str(trouble)
 
 
 class Admin:
@@ -41,23 +39,33 @@ class Admin:
         self._supervisor = supervisor
         self._store = store
         self._metrics = metrics
+        self._records: RecordsCollector | None = None
         self._runner: web.AppRunner | None = None
 
     async def __aenter__(self) -> Self:
-        where = self._supervisor.settings.admin
-        if where is not None:
+        found = self._supervisor.sockets.admin
+        if found is not None:
+            settings = self._supervisor.settings
+            if settings.count_records:
+                from semel.telemetry.prometheus import RecordsCollector
+
+                self._records = RecordsCollector(settings.store, registry=None)
             app = web.Application()
             app.router.add_get("/-/healthz", self.healthz)
             app.router.add_get("/-/readyz", self.readyz)
             app.router.add_get("/-/metrics", self.metrics)
             self._runner = web.AppRunner(app, access_log=None)
             await self._runner.setup()
-            await web.TCPSite(self._runner, *address("--admin", where)).start()
+            await web.SockSite(self._runner, found.dup()).start()  # it closes what it is given
         return self
 
     async def __aexit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        await self.close()
+
+    async def close(self) -> None:
         if self._runner is not None:
             await self._runner.cleanup()
+            self._runner = None
 
     def forget(self, worker: int | None) -> None:
         """A worker is dead: what it counted stays, what it had running does not."""
@@ -79,12 +87,15 @@ class Admin:
         return web.Response(text="ok\n")
 
     async def metrics(self, _: web.Request) -> web.Response:
-        """The counters of all workers, living and dead, summed."""
+        """The counters of all workers, living and dead, summed, and how many records the store holds."""
         from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
         registry = CollectorRegistry()
         registry.register(Summed(self._metrics))
-        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        if self._records is not None:
+            registry.register(self._records)
+        body = await asyncio.to_thread(generate_latest, registry)  # it may wait a moment for the store
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 class Summed:

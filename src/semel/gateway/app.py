@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import uuid
 
 from semel.asgi.types import Message, Receive, Scope, Send, send_response
@@ -13,12 +12,11 @@ from semel.gate import Gate
 from semel.gateway.forward import Forwarder
 from semel.gateway.headers import with_date
 from semel.gateway.readings import CONTRADICTION, RuledMiddleware, read_path
+from semel.gateway.reports import REPORT, Report
 from semel.gateway.rules import Rules
 from semel.gateway.settings import Settings
 from semel.gateway.tenants import identify_by
 from semel.gateway.upstream import CONNECTIONS_MAX
-
-logger = logging.getLogger("semel.gateway")
 
 
 class Gateway:
@@ -57,12 +55,11 @@ class Gateway:
         if scope["type"] == "lifespan":
             await self._protected(scope, receive, self._closing(send))
             return
-        started = False
+        report = scope[REPORT] = Report(scope, self._protected.gate)
 
         async def dated(message: Message) -> None:
-            nonlocal started
+            report.see(message)
             if message["type"] == "http.response.start":
-                started = True
                 message = {**message, "headers": with_date(message["headers"])}
             await send(message)
 
@@ -73,9 +70,11 @@ class Gateway:
         try:
             await self._protected(read, receive, dated)
         except OutcomeUnknown as error:  # of a request without a key; a begun answer is cut by the server
-            if not started:
+            if not report.started:
                 problem = http.problem("interrupted", uuid.uuid4().urn, detail=str(error), base=self._publish)
                 await send_response(dated, problem)
+        finally:
+            report.end()
 
     def _closing(self, send: Send) -> Send:
         """The upstream's connections are closed last: begun work ends before."""

@@ -68,6 +68,8 @@ class Connections:
 
     def __init__(self, callers_max: int) -> None:
         self.callers_max = callers_max
+        self.retiring = False
+        """The worker finishes: whatever it answers from now on is the last answer on its connection."""
         self._heads: dict[Waiting, None] = {}
         self._bodies: dict[Waiting, float] = {}
 

@@ -95,6 +95,8 @@ class TimedProtocol(StrictProtocol):
         super().on_headers_complete()
         now = self.loop.time()
         self._body_began, self._body_size = now - self.flow.paused_s(now), 0
+        if self._others.retiring and not self._offered:
+            self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         self._body_size += len(body)
@@ -117,6 +119,16 @@ class TimedProtocol(StrictProtocol):
             self.transport.close()  # idle: an answer would be taken for that to the next request
         else:
             self._refuse(Refused(GIVEN_WAY, 503))
+
+    def retire(self) -> None:
+        """Say `Connection: close` in the answer that is due. An idle connection stays, for a request on its way."""
+        if self._is_serving() and not self.cycle.response_started:
+            self.cycle.keep_alive = False
+
+    def shutdown(self) -> None:
+        """Close, if it is idle. A head that has begun has its own bound, and its answer is the last one."""
+        if self._awaited is not Part.HEAD:
+            super().shutdown()
 
     def stop_waiting(self) -> None:
         """The gateway does not read: what does not arrive is not the caller's fault."""

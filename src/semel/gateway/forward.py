@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import uuid
 from collections.abc import AsyncIterator
 
 from semel.asgi.types import Receive, Scope, Send, send_response
 from semel.core import http
-from semel.errors import OutcomeUnknown
+from semel.errors import Unanswered
 from semel.gateway.headers import Pair, for_caller, for_upstream, values
+from semel.gateway.reports import REPORT, Report
 from semel.gateway.settings import Settings
 from semel.gateway.upstream import CONNECTIONS_MAX, Cut, NotSent, NotText, Upstream, chunks, whole
 from semel.running import Operation, current_operation
 
-logger = logging.getLogger("semel.gateway")
 KEY = b"idempotency-key"
 DERIVED = "gateway"
 """What the upstream's key is derived under. It never changes: an older version's keys must stay the same."""
@@ -68,7 +67,7 @@ class Forwarder:
             await send_response(send, NOT_UTF8)
             return
         except NotSent as error:
-            logger.warning("the upstream cannot be reached: %s", error)
+            _explain(scope, f"the upstream cannot be reached: {error}")
             _give_back(operation)
             problem = http.problem("unreachable", uuid.uuid4().urn, base=self.settings.publish)
             await send_response(send, problem)
@@ -184,9 +183,14 @@ def target(scope: Scope) -> str:
     return (path + b"?" + query if query else path).decode("ascii")
 
 
-def _unknown(scope: Scope, error: Cut) -> OutcomeUnknown:
-    logger.warning("%s was passed on and not answered: %s", scope["method"], error)
-    return OutcomeUnknown()
+def _explain(scope: Scope, cause: str) -> None:
+    report: Report = scope[REPORT]
+    report.explain(cause)
+
+
+def _unknown(scope: Scope, error: Cut) -> Unanswered:
+    _explain(scope, f"the request was passed on and not answered: {error}")
+    return Unanswered()
 
 
 async def _live(receive: Receive, send: Send) -> None:

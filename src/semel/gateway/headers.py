@@ -16,6 +16,9 @@ HOPS = frozenset(name.encode() for name in HOP_BY_HOP) | {b"http2-settings"}
 # Expect: we have asked for the body ourselves. The others are written anew.
 REPLACED = frozenset((b"expect", b"host", b"content-length", b"via", b"forwarded", b"x-forwarded-for"))
 REWRITTEN = REPLACED | {b"x-forwarded-proto", b"x-forwarded-host"}
+HTTP2 = b"h2c"
+OFFER = frozenset((b"upgrade", b"http2-settings"))
+"""What belongs to the offer of HTTP/2: headers, and the names of them in `Connection`."""
 BODILESS = frozenset((204, 304))
 
 
@@ -27,8 +30,28 @@ def passed_on(headers: Iterable[Pair]) -> list[Pair]:
     hops = HOPS
     for name, value in headers:
         if name.lower() == b"connection":
-            hops = hops | {token.strip().lower() for token in value.split(b",")}
+            hops = hops | set(_tokens(value))
     return [(name, value) for name, value in headers if name.lower() not in hops]
+
+
+def offers_http2_alone(method: bytes, headers: Iterable[Pair]) -> bool:
+    """Whether the request can go on as HTTP/1: it offers h2c, as Java's client does, and nothing else."""
+    offered = [token for value in values(headers, b"upgrade") for token in _tokens(value)]
+    return method != b"CONNECT" and set(offered) == {HTTP2}
+
+
+def without_offer(headers: Iterable[Pair]) -> Iterator[Pair]:
+    """The headers of a request as if it had not offered another protocol."""
+    for name, value in headers:
+        if name == b"connection":
+            if kept := [token for token in _tokens(value) if token not in OFFER]:
+                yield name, b", ".join(kept)
+        elif name not in OFFER:
+            yield name, value
+
+
+def _tokens(value: bytes) -> list[bytes]:
+    return [token.strip().lower() for token in value.split(b",")]
 
 
 def for_upstream(scope: Scope, *, host: bytes, dropped: frozenset[bytes]) -> list[Pair]:

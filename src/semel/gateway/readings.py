@@ -29,6 +29,9 @@ CONTRADICTION = http.Response(
 class RuledMiddleware(IdempotencyMiddleware):
     """The middleware, for requests whose policy may be found already."""
 
+    async def look_at_store(self) -> None:
+        """The supervisor does it, once for all workers."""
+
     def mark(self, scope: Scope) -> Mark:
         found: Mark = scope.get(POLICY, UNMARKED)
         return found

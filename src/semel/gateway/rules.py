@@ -1,6 +1,7 @@
 """The rules file: TOML, decoded and checked, with errors that name file, table and field.
 
-`[policy]` is what applies where no rule does, and what every `[[rules]]` table starts from. `[tenant]` says who calls.
+`[policy]` is what applies where no rule does, and what every `[[rules]]` table starts from. `[tenant]` says who calls,
+`[log]` how the log is written where no option says so.
 """
 
 from __future__ import annotations
@@ -12,21 +13,22 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
 from semel.core.fingerprint import Fingerprint
 from semel.core.policy import Policy
 from semel.core.rules import Rule
-from semel.gateway.settings import SettingsInvalid
+from semel.gateway.settings import LogFormat, LogLevel, SettingsInvalid
 
 DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
-DURATIONS = ("retention", "lease", "wait")
-NOT_IN_A_FILE = ("release_exceptions",)
+DURATIONS = ("retention", "unknown_retention", "lease", "wait")
+NOT_IN_A_FILE = ("release_exceptions", "release_invalid")
 POLICY_FIELDS = tuple(field.name for field in fields(Policy) if field.name not in NOT_IN_A_FILE)
 RULE_FIELDS = ("match", "exempt", *POLICY_FIELDS)
+LOG_VALUES = {"format": get_args(LogFormat), "level": get_args(LogLevel)}
 Table = dict[str, Any]
 DEFAULT = Policy(per_host=True)
 """The upstream gets the caller's host, and may choose the customer or the route by it."""
@@ -39,12 +41,23 @@ class TenantTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     jwt_claim: str | None = None
 
 
+class LogTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the log is written, where no option says so."""
+
+    format: LogFormat | None = None
+    level: LogLevel | None = None
+
+
+NO_LOG_TABLE = LogTable()
+
+
 class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The tables that a file may have."""
 
     policy: Table = {}
     rules: list[Table] = []
     tenant: TenantTable | None = None
+    log: LogTable = NO_LOG_TABLE
 
 
 @dataclass(frozen=True)
@@ -54,6 +67,7 @@ class Rules:
     policy: Policy = DEFAULT
     rules: tuple[Rule, ...] = ()
     tenant: TenantTable | None = None
+    log: LogTable = NO_LOG_TABLE
 
     @property
     def key_headers(self) -> frozenset[bytes]:
@@ -86,7 +100,7 @@ def parse_rules(text: str, name: str) -> Rules:
     rules = [_rule(f"{name}, [[rules]] {number}", table, policy) for number, table in enumerate(file.rules, 1)]
     if file.tenant is not None and (file.tenant.header is None) is (file.tenant.jwt_claim is None):
         raise SettingsInvalid(f'{name}, [tenant]: give either header = "X-Account" or jwt_claim = "sub"')
-    return Rules(policy, tuple(rules), file.tenant)
+    return Rules(policy, tuple(rules), file.tenant, file.log)
 
 
 def _placed(error: str) -> str:
@@ -94,12 +108,15 @@ def _placed(error: str) -> str:
     what, _, where = error.partition(" - at `$")
     table, _, field = where.rstrip("`").strip(".").partition(".")
     allowed = f"; allowed are {', '.join(_fields_of(table))}" if "unknown field" in what else ""
+    if table == "log" and field in LOG_VALUES:
+        allowed = f"; allowed are {', '.join(LOG_VALUES[field])}"
     place = f"[{table}] {field}".strip() if table else "top level"
     return f"{place}: {what[0].lower()}{what[1:]}{allowed}"
 
 
 def _fields_of(table: str) -> tuple[str, ...]:
-    return ("header", "jwt_claim") if table == "tenant" else ("[policy]", "[[rules]]", "[tenant]")
+    found = {"tenant": ("header", "jwt_claim"), "log": tuple(LOG_VALUES)}
+    return found.get(table, ("[policy]", "[[rules]]", "[tenant]", "[log]"))
 
 
 def _rule(place: str, table: Table, rest: Policy) -> Rule:

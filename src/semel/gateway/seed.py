@@ -15,4 +15,5 @@ if find_spec("uvloop"):
     import uvloop  # noqa: F401
 
 # A service manager may signal all processes of a group. Workers finish what has begun; this one has to outlive them.
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGUSR2):
+    signal.signal(number, signal.SIG_IGN)

@@ -7,10 +7,20 @@ from pathlib import Path
 from typing import Literal, get_args
 from urllib.parse import urlsplit
 
+from semel.arguments import weakness_of
 from semel.core.http import WELL_KNOWN
 
 DownstreamKey = Literal["derived", "caller", "none"]
 Host = Literal["caller", "upstream"]
+LogFormat = Literal["text", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+CHOICES = {
+    "downstream_key": get_args(DownstreamKey),
+    "host": get_args(Host),
+    "log_format": get_args(LogFormat),
+    "log_level": get_args(LogLevel),
+}
+DEFAULT_LISTEN = "127.0.0.1:8080"
 WORKERS_MAX = 256
 CONNECTIONS_MAX = 1_000_000
 POSITIVE = (
@@ -30,7 +40,7 @@ class Settings:
 
     upstream: str
     store: str
-    listen: str = "127.0.0.1:8080"
+    listen: str = DEFAULT_LISTEN
     rules: Path | None = None
     admin: str | None = None
     workers: int = 1
@@ -49,23 +59,25 @@ class Settings:
     secret: str | None = None
     quota_storage: str = "memory://"
     publish: str | None = WELL_KNOWN
+    count_records: bool = True
+    log_format: LogFormat | None = None
+    log_level: LogLevel | None = None
 
     def __post_init__(self) -> None:
         if not _is_upstream(self.upstream):
             raise SettingsInvalid(f"--upstream {self.upstream!r}: write http://host:port or https://host:port")
         if self.store.startswith("memory:"):
             raise SettingsInvalid(f"--store {self.store}: a worker that dies would forget its keys; use sqlite:///FILE")
-        if self.secret == "":
-            raise SettingsInvalid("--secret is empty: give 32 random bytes, for example from openssl rand -hex 32")
+        if self.secret is not None and (weakness := weakness_of(self.secret.encode())) is not None:
+            raise SettingsInvalid(f"--secret {weakness}")
         address("--listen", self.listen)
         if self.admin is not None:
             address("--admin", self.admin)
         if not 1 <= self.workers <= WORKERS_MAX:
             raise SettingsInvalid(f"--workers {self.workers}: 1 to {WORKERS_MAX}")
-        if self.downstream_key not in get_args(DownstreamKey):
-            raise SettingsInvalid(f"--downstream-key {self.downstream_key!r}: {', '.join(get_args(DownstreamKey))}")
-        if self.host not in get_args(Host):
-            raise SettingsInvalid(f"--host {self.host!r}: {', '.join(get_args(Host))}")
+        for name, allowed in CHOICES.items():
+            if (value := getattr(self, name)) not in (*allowed, None):
+                raise SettingsInvalid(f"--{name.replace('_', '-')} {value!r}: {', '.join(allowed)}")
         for name in POSITIVE:
             if not 0 < (value := getattr(self, name)) <= 86_400:
                 raise SettingsInvalid(f"--{name.removesuffix('_s').replace('_', '-')} {value}: over 0, at most a day")

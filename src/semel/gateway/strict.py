@@ -7,14 +7,20 @@ is the rest: what it accepts and another program might read otherwise, and what 
 
 from __future__ import annotations
 
+import logging
 from enum import Enum
 from functools import lru_cache
 from urllib.parse import urlsplit
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from semel.gateway.headers import offers_http2_alone, without_offer
+
+logger = logging.getLogger("semel.gateway")
 HEAD_MAX = 65_536
 HEADERS_MAX = 200
+PATH_SHOWN_MAX = 200
 HOSTS_MAX = 256
 """How many Host headers are remembered as readable or not. They have a bound, too."""
 
@@ -44,13 +50,16 @@ class StrictProtocol(HttpToolsProtocol):
     _between = 0
     """How much came since the last part of a body: the sizes of chunks, and what follows the last one."""
     _refused: Refused | None = None
+    _offered = False
+    """The request whose head has just ended offers HTTP/2, and is about to be read again without the offer."""
 
     def data_received(self, data: bytes) -> None:
         if self._refused is not None or self.transport.is_closing():
             return
         self._reading = len(data)
         self._between += len(data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._feed(data)
         if self._part is Part.BODY and self._between > HEAD_MAX and self._refused is None:
             self._refuse(Refused(f"There are more than {HEAD_MAX} bytes between parts of the body, or after it.", 431))
         if (
@@ -59,6 +68,30 @@ class StrictProtocol(HttpToolsProtocol):
             self._head_size += len(data)
             if self._head_size > HEAD_MAX:
                 self._refuse(Refused(f"The head of the request is larger than {HEAD_MAX} bytes.", 431))
+
+    def _feed(self, data: bytes) -> None:
+        while data:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as offer:
+                data = self._read_again() + data[offer.args[0] :]
+            except httptools.HttpParserError:
+                self.send_400_response("Invalid HTTP request received.")
+                return
+            else:
+                return
+
+    def _read_again(self) -> bytes:
+        """The head without the offer of HTTP/2, for another parser: this one would take what follows for HTTP/2.
+
+        A server may ignore the offer (RFC 9110, section 7.8). What follows the head is then the body as HTTP/1 has it.
+        """
+        head = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
+        head.extend(b"%b: %b" % header for header in without_offer(self.headers))
+        self._offered = False
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as the server sets it
+        return b"\r\n".join([*head, b"", b""])
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -69,6 +102,8 @@ class StrictProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self._offered:
+            return
         if any(name == b"connection" for name, _ in self.headers):  # the parser obeys it, and nobody would hear more
             self._refused = Refused("Connection is a header, and must not follow the body.")
             raise self._refused
@@ -81,6 +116,9 @@ class StrictProtocol(HttpToolsProtocol):
         except Refused as refused:
             self._refused = refused
             raise  # the parser stops, and `send_400_response` is called
+        if self.parser.should_upgrade():
+            self._offered = True
+            return
         self._part, self._between = Part.BODY, 0
         super().on_headers_complete()
         self.headers = []  # what follows the body is no header: nobody checks it, and it is not passed on
@@ -96,8 +134,9 @@ class StrictProtocol(HttpToolsProtocol):
             raise Refused(f"HTTP/{version} is not spoken here.")
         if len(self.headers) > HEADERS_MAX:
             raise Refused(f"There are more than {HEADERS_MAX} header lines.", 431)
-        if self.parser.should_upgrade():  # after that the parser takes no body, so one could hide there
-            raise Refused("Upgrade and CONNECT are not supported.")
+        # After an Upgrade the parser takes no body, so one could hide there. An offer of HTTP/2 is taken out below.
+        if self.parser.should_upgrade() and not offers_http2_alone(self.parser.get_method(), self.headers):
+            raise Refused("Upgrade (but for an offer of h2c, which is ignored) and CONNECT are not supported.")
         if not self.url.startswith(b"/") or b"#" in self.url:
             raise Refused("The request target must be a path that starts with a slash, and has no fragment.")
         self._check_headers(version)
@@ -121,6 +160,12 @@ class StrictProtocol(HttpToolsProtocol):
 
     def _refuse(self, refused: Refused) -> None:
         """Say why, if that cannot be taken for the answer to an earlier request, and close."""
+        path = getattr(self, "url", b"").partition(b"?")[0][:PATH_SHOWN_MAX].decode("ascii", "backslashreplace")
+        logger.info(
+            "a request was refused: %d: %s path=%r",
+            *(refused.status, refused, path),
+            extra={"semel_status": refused.status, "semel_path": path, "semel_why": str(refused)},
+        )
         self._refused = refused
         if self._part is not Part.BODY:
             earlier: RequestResponseCycle | None = self.cycle

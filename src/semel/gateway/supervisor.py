@@ -1,4 +1,4 @@
-"""The supervisor: listens, keeps workers running, reads the rules, and answers on the admin port.
+"""The supervisor: keeps workers running on one socket, reads the rules, and answers on the admin port.
 
 It never touches a request. A worker that dies is replaced; connections that nobody has accepted yet wait for the next.
 """
@@ -9,8 +9,6 @@ import asyncio
 import logging
 import multiprocessing
 import os
-import signal
-import socket
 from contextlib import AsyncExitStack, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
@@ -19,16 +17,19 @@ from tempfile import TemporaryDirectory
 from semel.errors import StoreMisconfigured
 from semel.gate import Gate
 from semel.gateway.admin import Admin, trouble_with
+from semel.gateway.logs import Log
 from semel.gateway.rules import Rules, read_rules
-from semel.gateway.settings import Settings, SettingsInvalid, address
-from semel.gateway.worker import STOP, listener_of, work
+from semel.gateway.settings import Settings, SettingsInvalid
+from semel.gateway.sockets import Sockets
+from semel.gateway.worker import Stop, listener_of, work
 from semel.opening import open_async_store
 from semel.purger import AsyncPurger
 from semel.quota import AsyncQuotas
 from semel.telemetry.listeners import purges
 
 logger = logging.getLogger("semel.gateway")
-BACKLOG = 2_048
+METRICS = "PROMETHEUS_MULTIPROC_DIR"
+"""Where the workers' counters are, for the admin port, which sums them."""
 AGAIN_S = 1.0
 """How long a worker that could not start is not tried again."""
 UNIDENTIFIED = (
@@ -52,7 +53,7 @@ class Worker:
         self.ready = False
 
 
-def checked(settings: Settings) -> Rules:
+def checked(settings: Settings, log: Log) -> Rules:
     """Read the rules as a worker would use them, so that what is wrong is said before anything is changed."""
     rules = read_rules(settings.rules)
     try:
@@ -61,6 +62,7 @@ def checked(settings: Settings) -> Rules:
             _ = AsyncQuotas(settings.quota_storage).limiter
     except StoreMisconfigured as error:
         raise SettingsInvalid(f"--rules {settings.rules}: {_in_options(str(error))}") from None
+    log.set(settings, rules)
     if rules.tenant is None:
         logger.warning(UNIDENTIFIED)
         if settings.secret is None:
@@ -74,29 +76,29 @@ def _in_options(error: str) -> str:
 
 
 class Supervisor:
-    """Runs one gateway in this process and its workers."""
+    """Runs one generation of a gateway: this process and its workers."""
 
-    def __init__(self, settings: Settings, rules: Rules) -> None:
+    def __init__(self, settings: Settings, rules: Rules, sockets: Sockets, log: Log) -> None:
         self.settings = settings
+        self._log = log
+        self.sockets = sockets
         self.rules = rules
         self.workers: list[Worker] = []
-        self.stopping = False
         self.failed = False
         self._began = False
-        self._stop = asyncio.Event()
+        self.serves = asyncio.Event()
+        """All workers were ready."""
+        self._why: Stop | None = None
+        self._told = asyncio.Event()
         self._replacing: set[asyncio.Task[None]] = set()
         self._empty = asyncio.Event()
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["semel.gateway.seed"])
 
     async def run(self) -> int:
-        """Serve until a signal says stop. The exit status is 0, or 1 if no worker could start."""
-        host, port = address("--listen", self.settings.listen)
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        """Serve until it is told to stop. The exit status is 0, or 1 if no worker could start."""
         async with AsyncExitStack() as stack:
-            metrics = stack.enter_context(TemporaryDirectory(prefix="semel-gateway-"))
-            os.environ["PROMETHEUS_MULTIPROC_DIR"] = metrics  # where the workers' counters are, for whoever sums them
-            self.listener = stack.enter_context(socket.create_server((host, port), family=family, backlog=BACKLOG))
+            os.environ[METRICS] = metrics = stack.enter_context(TemporaryDirectory(prefix="semel-gateway-"))
             store = open_async_store(self.settings.store)
             stack.push_async_callback(store.close)
             on_event = listener_of(self.settings, self.rules)
@@ -105,10 +107,11 @@ class Supervisor:
             await stack.enter_async_context(AsyncPurger(store, on_purged=purges(on_event)))
             if (trouble := await trouble_with(store)) is not None:
                 logger.warning("the store does not answer, and requests with a key get 503 until it does: %s", trouble)
-            self._listen_for_signals()
-            for _ in range(self.settings.workers):
+            for _ in range(self.settings.workers if self._why is None else 0):
                 self._start()
-            await self._stop.wait()
+            await self._told.wait()
+            if self._why is Stop.SUCCEEDED:
+                await self._admin.close()  # the port is the successor's
             await self._end()
         return 1 if self.failed else 0
 
@@ -119,7 +122,7 @@ class Supervisor:
     def reload(self) -> None:
         """Read the rules again and give them to every worker. A bad file changes nothing, and is named."""
         try:
-            self.rules = checked(self.settings)
+            self.rules = checked(self.settings, self._log)
         except SettingsInvalid as error:
             logger.error("the rules were not reloaded, and the old ones stay: %s", error)
             return
@@ -128,19 +131,28 @@ class Supervisor:
                 worker.channel.send(self.rules)
         logger.info("the rules were reloaded: %d of them", len(self.rules.rules))
 
-    def stop(self) -> None:
-        self.stopping = True
-        self._stop.set()
+    @property
+    def stopping(self) -> bool:
+        return self._why is not None
 
-    def _listen_for_signals(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.stop)
-        loop.add_signal_handler(signal.SIGHUP, self.reload)
+    def stop(self) -> None:
+        """Finish what has begun. Callers who connect from now on are refused, or wait for the next start."""
+        self._finish(Stop.GATEWAY_STOPS)
+
+    def retire(self) -> None:
+        """Finish what has begun, at leisure: a successor accepts connections."""
+        self._finish(Stop.SUCCEEDED)
+
+    def _finish(self, why: Stop) -> None:
+        self._why = why
+        for worker in self.workers:
+            with suppress(OSError):  # it has just died
+                worker.channel.send(why)
+        self._told.set()
 
     def _start(self) -> None:
         ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=work, args=(self.settings, self.rules, self.listener, theirs))
+        process = self._context.Process(target=work, args=(self.settings, self.rules, self.sockets.listen, theirs))
         process.start()
         theirs.close()
         worker = Worker(process, ours)
@@ -161,9 +173,8 @@ class Supervisor:
         worker.ready = self._began = True
         logger.info("worker %s is ready", worker.process.pid)
         if sum(each.ready for each in self.workers) == self.settings.workers:
-            host, port, *_ = self.listener.getsockname()
-            shown = f"[{host}]" if ":" in host else host
-            logger.info("listening on http://%s:%s for %s", shown, port, self.settings.upstream)
+            logger.info("listening on http://%s for %s", self.settings.listen, self.settings.upstream)
+            self.serves.set()
 
     async def _replace(self, worker: Worker) -> None:
         await _ended(worker.process)
@@ -184,11 +195,7 @@ class Supervisor:
             self._start()
 
     async def _end(self) -> None:
-        """Tell the workers to finish; those that do not in time are killed."""
-        self.listener.close()
-        for worker in self.workers:
-            with suppress(OSError):
-                worker.channel.send(STOP)
+        """Wait for the workers; those that do not finish in time are killed."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self.settings.drain_s + LAST_S):
                 await self._until_empty()
@@ -210,7 +217,3 @@ async def _ended(process: ForkServerProcess) -> None:
     await ended.wait()
     loop.remove_reader(process.sentinel)
     process.join()
-
-
-async def supervise(settings: Settings, rules: Rules) -> int:
-    return await Supervisor(settings, rules).run()

@@ -8,8 +8,10 @@ import logging
 import math
 import signal
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from enum import Enum
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -22,20 +24,39 @@ from semel.drive import OnEvent, ignore
 from semel.gateway.app import Gateway
 from semel.gateway.connections import Connections, find_room
 from semel.gateway.deadlines import TimedProtocol
+from semel.gateway.logs import Log
 from semel.gateway.rules import Rules
 from semel.gateway.settings import Settings
 
 logger = logging.getLogger("semel.gateway")
 READY = "ready"
-STOP = None
+TICK_S = 0.05
+IDLE_S = 1.0
+"""So long the idle connections of a stopping gateway stay open, for requests that are on their way already. With
+successors there is no hurry: they stay for as long as running requests may take.
+"""
+
+
+class Stop(Enum):
+    """Why a worker is to finish what it has begun."""
+
+    GATEWAY_STOPS = "the gateway stops"
+    SUCCEEDED = "other workers accept connections"
 
 
 class Server(uvicorn.Server):
-    """Tells the supervisor when it takes requests, and leaves signals to it."""
+    """Tells the supervisor when it takes requests, leaves signals to it, and ends without a caller noticing."""
 
-    def __init__(self, config: uvicorn.Config, channel: Connection) -> None:
+    def __init__(self, config: uvicorn.Config, channel: Connection, connections: Connections, drain_s: float) -> None:
         super().__init__(config)
         self._channel = channel
+        self._connections = connections
+        self._drain_s = drain_s
+        self._idle_s = 0.0
+
+    def finish(self, why: Stop) -> None:
+        self._idle_s = self._drain_s if why is Stop.SUCCEEDED else min(IDLE_S, self._drain_s)
+        self.should_exit = True
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -50,21 +71,37 @@ class Server(uvicorn.Server):
             with suppress(OSError):  # nobody is there to hear it: the next event on the channel says so
                 self._channel.send(READY)
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no more, tell every caller who is answered to connect anew, and close idle connections after a while.
 
-def log_to_stderr() -> None:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+        Closing an idle connection at once would lose the request that its caller may be sending on it just now.
+        """
+        for server in self.servers:
+            server.close()
+        for each in sockets or ():
+            each.close()
+        self._connections.retiring = True
+        for connection in list(self.server_state.connections):
+            cast(TimedProtocol, connection).retire()
+        began = time.monotonic()
+        while self.server_state.connections and time.monotonic() - began < self._idle_s:  # noqa: ASYNC110
+            await asyncio.sleep(TICK_S)  # as the server itself waits for them
+        left_s = max(0.0, self._drain_s - (time.monotonic() - began))
+        self.config.timeout_graceful_shutdown = math.ceil(left_s)
+        await super().shutdown(sockets)
 
 
 def work(settings: Settings, rules: Rules, listener: socket.socket, channel: Connection) -> None:
     """Serve until the channel says stop or closes, then finish what has begun. Rules that come are applied."""
-    log_to_stderr()
+    log = Log()
+    log.set(settings, rules)
     # A terminal's Ctrl-C and a service manager's stop reach all of us: the supervisor decides, and tells each worker.
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     room = find_room(settings.connections_max)
     app = Gateway(settings, rules, on_event=listener_of(settings, rules), upstream_max=room.upstream)
-    protocol = partial(TimedProtocol, settings, Connections(room.callers))
+    connections = Connections(room.callers)
+    protocol = partial(TimedProtocol, settings, connections)
     server = Server(
         uvicorn.Config(
             app,
@@ -77,13 +114,20 @@ def work(settings: Settings, rules: Rules, listener: socket.socket, channel: Con
             date_header=False,
             proxy_headers=False,
             limit_concurrency=room.callers + 1,  # of requests; connections are refused before there are so many
-            timeout_graceful_shutdown=math.ceil(settings.drain_s),
         ),
         channel,
+        connections,
+        settings.drain_s,
     )
+
+    def apply(changed: Rules) -> None:
+        log.set(settings, changed)
+        app.apply(changed)
+
     factory = import_module("uvloop").new_event_loop if find_spec("uvloop") else None
     with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(_serve(server, app, listener, channel))
+        runner.run(_serve(server, listener, channel, apply))
+    log.flush()
 
 
 def listener_of(settings: Settings, rules: Rules) -> OnEvent:
@@ -95,19 +139,19 @@ def listener_of(settings: Settings, rules: Rules) -> OnEvent:
     return PrometheusListener(operations=[rule.match for rule in rules.rules], front="gateway")
 
 
-async def _serve(server: uvicorn.Server, app: Gateway, listener: socket.socket, channel: Connection) -> None:
+async def _serve(server: Server, listener: socket.socket, channel: Connection, apply: Callable[[Rules], None]) -> None:
     loop = asyncio.get_running_loop()
 
     def told() -> None:
         try:
-            said: Rules | None = channel.recv()
+            said: Rules | Stop = channel.recv()
         except (EOFError, OSError):  # the supervisor is gone
-            said = STOP
-        if said is None:
             loop.remove_reader(channel.fileno())
-            server.should_exit = True
+            said = Stop.GATEWAY_STOPS
+        if isinstance(said, Stop):
+            server.finish(said)
         else:
-            app.apply(said)
+            apply(said)
 
     loop.add_reader(channel.fileno(), told)
     await server.serve(sockets=[listener])
