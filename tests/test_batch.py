@@ -8,6 +8,7 @@ import pytest
 
 from semel.batch import AWAY_AFTER, BATCH_MAX, HALVED_FROM, Batcher
 from semel.errors import StoreMisconfigured, StoreTimeout, StoreUnavailable
+from semel.stores.deadline import SHARED_DUE_S, shared_deadline
 
 Told = list[tuple[str, object]]
 
@@ -297,6 +298,52 @@ class TestDeadline:
             assert await outcome([second]) == ["B"]
             await asyncio.sleep(2 * self.T_S)
             assert batcher._timer is None, f"nobody waits at {loop.time()}"
+
+        run(main())
+
+    def test_a_call_that_goes_on_with_another_one_shares_its_deadline(self) -> None:
+        """It is answered before those who came earlier, and its failure says when its time ended."""
+
+        async def main() -> None:
+            wire = Wire(held=True)
+            batcher = Batcher(wire.send, timeout_s=5)
+            loop = asyncio.get_running_loop()
+            first = start(batcher, "a")
+            await turn()
+            due_s = loop.time() + self.T_S
+            with shared_deadline(due_s):
+                again = start(batcher, "b")
+            (failure,) = await outcome(again)
+            assert isinstance(failure, StoreTimeout)
+            assert (failure.due_ms, loop.time() - due_s < 2) == (round(due_s * 1000), True)
+            assert not first[0].done()
+            wire.free.set()
+            assert await outcome(first) == ["A"]
+
+        run(main())
+
+    def test_what_carries_a_call_out_works_for_others_too(self) -> None:
+        async def main() -> None:
+            shared: list[float | None] = []
+
+            async def send(calls: Sequence[str]) -> Sequence[str]:
+                shared.append(SHARED_DUE_S.get())
+                return [call.upper() for call in calls]
+
+            with shared_deadline(asyncio.get_running_loop().time() + 5):
+                assert await Batcher(send, timeout_s=5).call("a") == "A"
+            assert shared == [None]
+
+        run(main())
+
+    def test_a_failure_says_how_much_time_was_left(self) -> None:
+        async def main() -> None:
+            wire = Wire(away=True)
+            now_ms = asyncio.get_running_loop().time() * 1000
+            (failure,) = await outcome(start(Batcher(wire.send, timeout_s=5), "a"))
+            assert isinstance(failure, StoreUnavailable)
+            assert failure.due_ms is not None
+            assert 4_999 <= failure.due_ms - now_ms < 6_000
 
         run(main())
 

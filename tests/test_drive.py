@@ -2,17 +2,33 @@
 
 import asyncio
 import inspect
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import pytest
 
-from semel.core.effects import Claim, Complete, Doubts, Effect, Emit, Pause, Plan, Read, Release, Renew, Wait, do
+from semel.core.effects import (
+    Claim,
+    Complete,
+    Doubts,
+    Effect,
+    Emit,
+    Pause,
+    Plan,
+    Read,
+    Release,
+    Renew,
+    Wait,
+    Within,
+    do,
+)
 from semel.core.records import Acquired, Key, Lease, Result
 from semel.drive import POLL_MS, adrive, async_performer, drive, ignore, performer
 from semel.errors import RecordUnreadable, StoreError, StoreMisconfigured, StoreUnavailable
 from semel.events import Event, EventKind
 from semel.store import AsyncStore, AsyncWatchable, Store, Watchable
+from semel.stores.deadline import SHARED_DUE_S
 from semel.stores.memory import AsyncMemoryStore, MemoryStore
 
 T = TypeVar("T")
@@ -272,3 +288,30 @@ class Strange(Effect[None], frozen=True):
 def test_what_no_store_performs(make: Callable[[], Perform]) -> None:
     with pytest.raises(TypeError, match=r"no store performs Strange\(\)"):
         make()(Strange())
+
+
+def test_a_call_within_a_deadline_shares_it_and_no_other_does() -> None:
+    seen: list[float | None] = []
+
+    class Noting(MemoryStore):
+        def get(self, key: Key) -> None:
+            seen.append(SHARED_DUE_S.get())
+
+    class AsyncNoting(AsyncMemoryStore):
+        async def get(self, key: Key) -> None:
+            seen.append(SHARED_DUE_S.get())
+
+    def plan() -> Plan[None]:
+        for effect in (Within(Read(KEY), 7_500), Read(KEY)):
+            yield from do(effect)
+
+    drive(plan(), performer(Noting()))
+    asyncio.run(adrive(plan(), async_performer(AsyncNoting())))
+    assert seen == [7.5, None] * 2
+
+
+def test_a_pause_ends_with_the_time_of_the_call() -> None:
+    now_ms = round(time.monotonic() * 1000)
+    for pause in (Pause(60_000, now_ms + 10), Pause(60_000, now_ms - 10)):
+        assert now_ms <= drive(do(pause), performer(MemoryStore())) < now_ms + 30_000
+        assert now_ms <= asyncio.run(adrive(do(pause), async_performer(AsyncMemoryStore()))) < now_ms + 30_000

@@ -9,6 +9,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from semel.stores.local import PerProcess
 
@@ -41,8 +42,9 @@ class Queue:
                 return False
             self._waiting.append(work)
             if not self._running:
-                threading.Thread(target=self._run, name="semel-background", daemon=True).start()
-                self._running = True
+                with suppress(RuntimeError):  # no thread can be had now: what waits is done with what comes next
+                    threading.Thread(target=self._run, name="semel-background", daemon=True).start()
+                    self._running = True
             return True
 
     def _run(self) -> None:

@@ -12,9 +12,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import copy_context
 from typing import Generic, TypeVar
 
 from semel.errors import StoreTimeout, StoreUnavailable
+from semel.stores.deadline import SHARED_DUE_S, find_due_s, tell_due
 
 C = TypeVar("C")
 R = TypeVar("R")
@@ -65,27 +67,41 @@ class Batcher(Generic[C, R]):
         self._flight: Sequence[Member[C, R]] = ()
         self._landing: list[asyncio.Future[None]] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0
         self._sender: asyncio.Task[None] | None = None
 
     async def call(self, call: C) -> R:
         """Send `call` with whatever else is waiting, and return its own reply."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
-        due_s = 0.0
+        due_s, grace_s = 0.0, 0.0
         if self._timeout_s is not None:
-            due_s = loop.time() + self._timeout_s * SPOKEN_BY
-            if self._timer is None:  # one for many calls: a timer for each would cost more than the rest of this
-                self._timer = loop.call_at(due_s, self._look, due_s)
+            grace_s = self._timeout_s * (SPOKEN_BY - 1)
+            due_s = find_due_s(loop.time(), self._timeout_s) + grace_s
+            # One for many calls: a timer for each would cost more than the rest of this.
+            if self._timer is None or due_s < self._timer_s:
+                self._look_at(due_s)
         self._waiting.append((call, future, due_s))
         # A sender that was cancelled before it began never came to its own end, but it is done.
         if self._sender is None or self._sender.done():
-            self._sender = loop.create_task(self._send_all())
+            self._sender = self._start(loop)
         try:
             return await future
+        except StoreUnavailable as failure:
+            if self._timeout_s is not None:
+                tell_due(failure, due_s - grace_s)
+            raise
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():  # answered, but cancelled before the answer could be looked at
                 self._orphan(call, future.exception() or future.result())
             raise
+
+    def _start(self, loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
+        if SHARED_DUE_S.get() is None:
+            return loop.create_task(self._send_all())
+        context = copy_context()  # the sender works for others, too, and gives back what cancelled callers were granted
+        context.run(SHARED_DUE_S.set, None)
+        return context.run(loop.create_task, self._send_all())
 
     async def drain(self) -> None:
         """Wait until everything that was asked for has been answered."""
@@ -128,18 +144,22 @@ class Batcher(Generic[C, R]):
                 landing.set_result(None)
         self._landing.clear()
 
+    def _look_at(self, due_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(due_s, self._look, due_s)
+        self._timer_s = due_s
+
     def _look(self, at_s: float) -> None:
-        """Answer those who have waited long enough: the first ones, because all wait for as long."""
+        """Answer those who have waited long enough. The first ones are not always the first to be answered."""
         self._timer = None
-        loop = asyncio.get_running_loop()
-        now_s = max(loop.time(), at_s)  # timers of some loops come early
-        for _, future, due_s in (*self._flight, *self._waiting):
-            if future.done():
-                continue
-            if due_s > now_s:
-                self._timer = loop.call_at(due_s, self._look, due_s)
-                return
-            future.set_exception(StoreTimeout(self._late))
+        now_s = max(asyncio.get_running_loop().time(), at_s)  # timers of some loops come early
+        unanswered = [member for member in (*self._flight, *self._waiting) if not member[1].done()]
+        for _, future, due_s in unanswered:
+            if due_s <= now_s:
+                future.set_exception(StoreTimeout(self._late))
+        if later := [due_s for _, _, due_s in unanswered if due_s > now_s]:
+            self._look_at(min(later))
 
     async def _send_batch(self, batch: list[Member[C, R]]) -> None:
         try:

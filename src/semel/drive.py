@@ -12,10 +12,11 @@ from contextlib import nullcontext
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from semel.core.effects import Claim, Complete, Doubts, Effect, Emit, Pause, Plan, Read, Release, Renew, Wait
+from semel.core.effects import Claim, Complete, Doubts, Effect, Emit, Pause, Plan, Read, Release, Renew, Wait, Within
 from semel.errors import StoreError
 from semel.events import Event, EventKind
 from semel.store import AsyncDoubting, AsyncStore, AsyncWatchable, Doubting, Store, Watchable
+from semel.stores.deadline import shared_deadline
 from semel.timing import CallListener, Timing
 
 T = TypeVar("T")
@@ -30,15 +31,21 @@ POLL_MS = 50
 """How often a store that cannot be watched is asked again."""
 
 
-SERIOUS = frozenset({EventKind.STORE_FAILED, EventKind.NOT_STORED, EventKind.UNREADABLE})
-"""What an operator must hear of although no caller is told why."""
+LEVELS: Mapping[EventKind, int] = MappingProxyType(
+    {
+        **dict.fromkeys((EventKind.STORE_FAILED, EventKind.NOT_STORED, EventKind.UNREADABLE), logging.ERROR),
+        **dict.fromkeys((EventKind.LEFT, EventKind.UNKNOWN), logging.WARNING),
+        **dict.fromkeys((EventKind.LEASE_LOST, EventKind.SUPERSEDED), logging.WARNING),
+    }
+)
+"""What an operator must hear of: that the store fails, or that work ended without its outcome being known here."""
 
 
 def logged(on_event: OnEvent) -> OnEvent:
-    """Log each event (what is serious as an error, the rest for debugging), then tell `on_event`."""
+    """Log each event (at its level, most of them for debugging only), then tell `on_event`."""
 
     def tell(event: Event) -> None:
-        level = logging.ERROR if event.kind in SERIOUS else logging.DEBUG
+        level = LEVELS.get(event.kind, logging.DEBUG)
         if logger.isEnabledFor(level):
             log_event(logger, level, event)
         if on_event is not ignore:
@@ -115,14 +122,18 @@ def performer(store: Store, on_event: OnEvent = ignore, others: Performers = NO_
         return _ms_since(started)
 
     def pause(effect: Pause) -> int:
-        time.sleep(effect.pause_ms / 1000)
+        time.sleep(_pause_s(effect))
         return round(time.monotonic() * 1000)
 
     def doubts(effect: Doubts) -> frozenset[str]:
         return store.doubts(effect.before) if isinstance(store, Doubting) else NO_DOUBTS
 
-    kinds: Performers = {Emit: emit, Wait: wait, Pause: pause, Doubts: doubts, **others}
-    return _by_kind(kinds, _asking(store, on_event))
+    def within(effect: Within[Any]) -> Any:
+        with shared_deadline(effect.due_ms / 1000):
+            return ask(effect.call)
+
+    ask = _asking(store, on_event)
+    return _by_kind({Emit: emit, Wait: wait, Pause: pause, Doubts: doubts, Within: within, **others}, ask)
 
 
 def async_performer(
@@ -146,14 +157,18 @@ def async_performer(
         return _ms_since(started)
 
     async def pause(effect: Pause) -> int:
-        await asyncio.sleep(effect.pause_ms / 1000)
+        await asyncio.sleep(_pause_s(effect))
         return round(time.monotonic() * 1000)
 
     async def doubts(effect: Doubts) -> frozenset[str]:
         return await store.doubts(effect.before) if isinstance(store, AsyncDoubting) else NO_DOUBTS
 
-    kinds: Performers = {Emit: emit, Wait: wait, Pause: pause, Doubts: doubts, **others}
-    return _by_kind(kinds, async_asking(store, on_event))
+    async def within(effect: Within[Any]) -> Any:
+        with shared_deadline(effect.due_ms / 1000):
+            return await ask(effect.call)
+
+    ask = async_asking(store, on_event)
+    return _by_kind({Emit: emit, Wait: wait, Pause: pause, Doubts: doubts, Within: within, **others}, ask)
 
 
 def _by_kind(performers: Performers, ask: Callable[[Effect[Any]], Any]) -> Callable[[Effect[Any]], Any]:
@@ -254,6 +269,11 @@ def tell(on_event: OnEvent, event: Event) -> None:
 
 def _failed(event: Event) -> None:
     logger.exception("the listener failed on %s", event.kind.value)
+
+
+def _pause_s(pause: Pause) -> float:
+    pause_s = pause.pause_ms / 1000
+    return pause_s if pause.due_ms is None else max(0.0, min(pause_s, pause.due_ms / 1000 - time.monotonic()))
 
 
 def _ms_since(started: float) -> int:

@@ -12,7 +12,12 @@ class StoreError(SemelError):
 
 
 class StoreUnavailable(StoreError):
-    """The store could not answer: what was asked of it may or may not have happened."""
+    """The store could not answer: what was asked of it may or may not have happened.
+
+    `due_ms` is when the call had to be answered, by the driver's clock; None if the store does not tell.
+    """
+
+    due_ms: int | None = None
 
 
 class StoreTimeout(StoreUnavailable):
@@ -47,6 +52,10 @@ class OutcomeUnknown(SemelError):
 
     Raised by the work to declare that, and to callers of a function whose executor was lost or failed.
     """
+
+
+class Unanswered(OutcomeUnknown):
+    """The service that does the work gave no answer and may still be working, so the lease lapses in its own time."""
 
 
 class InProgress(SemelError):

@@ -35,5 +35,12 @@ def unanswered(call: Effect[Any], *pauses_ms: int) -> list[Step]:
     return [step for pause_ms in pauses_ms for step in ((call, AWAY), (Pause(pause_ms), None))]
 
 
+def cut_off(due_ms: int) -> StoreUnavailable:
+    """The failure of a call that had to be answered by `due_ms`."""
+    failure = StoreUnavailable("the connection was reset")
+    failure.due_ms = due_ms
+    return failure
+
+
 def told(kind: EventKind, attempt: int = 0, detail: str = "") -> Step:
     return Emit(Event(kind, KEY, attempt, detail)), None

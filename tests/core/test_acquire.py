@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from core.life import ANSWER, KEY, LIVE, OTHER, SAME, SUCCEEDED
-from core.scripted import AWAY, play, told, unanswered
+from core.scripted import AWAY, cut_off, play, told, unanswered
 from semel.core.decisions import Expired, InFlight, Mismatch, Replay, Run, Undecided, Unknown, Unreadable
-from semel.core.effects import Claim, Pause, Renew, Wait
+from semel.core.effects import Claim, Pause, Renew, Wait, Within
 from semel.core.policy import Policy
 from semel.core.protocol import acquire
 from semel.core.records import Acquired, Lease, Occupied
@@ -17,7 +17,7 @@ from semel.events import EventKind
 
 POLICY = Policy()
 WAITING = Policy(in_flight="wait", wait=0.1)
-CLAIM = Claim(KEY, SAME, "mine", 30_000, 86_400_000, takeover=False)
+CLAIM = Claim(KEY, SAME, "mine", 30_000, 30 * 86_400_000, takeover=False)
 MINE = Lease(KEY, "mine", 1, 30_000)
 RENEWED = Lease(KEY, "mine", 1, 60_000)
 GRANTED = Acquired(MINE)
@@ -58,7 +58,7 @@ class TestDecision:
 
     def test_expired(self) -> None:
         policy = Policy(expired="refuse", retention=1, lease=1)
-        claim = Claim(KEY, SAME, "mine", 1_000, 2_000, takeover=False)
+        claim = Claim(KEY, SAME, "mine", 1_000, 30 * 86_400_000, takeover=False)
         kept = replace(SUCCEEDED, refuse_ms=1_000)
         assert (
             play(acquire(KEY, SAME, "mine", policy), (claim, Occupied(kept, 1_010)), told(EventKind.EXPIRED))
@@ -130,6 +130,57 @@ class TestStoreAway:
             told(EventKind.STORE_FAILED, detail=str(late)),
         )
         assert decision == Undecided(late)
+
+    def test_a_claim_is_read_back_in_what_is_left_of_its_time(self) -> None:
+        late = StoreTimeout("no answer within 5 s")
+        decision = play(
+            acquire(KEY, SAME, "mine", POLICY),
+            (CLAIM, cut_off(5_000)),
+            (Pause(50, 5_000), 4_050),
+            (Within(CLAIM, 5_000), cut_off(5_000)),
+            (Pause(100, 5_000), 4_300),
+            (Within(CLAIM, 5_000), late),
+            told(EventKind.STORE_FAILED, detail=str(late)),
+        )
+        assert decision == Undecided(late)
+
+    def test_a_claim_whose_time_is_used_up_is_not_read_back(self) -> None:
+        failure = cut_off(5_000)
+        decision = play(
+            acquire(KEY, SAME, "mine", POLICY),
+            (CLAIM, failure),
+            (Pause(50, 5_000), 5_000),
+            told(EventKind.STORE_FAILED, detail=str(failure)),
+        )
+        assert decision == Undecided(failure)
+
+    def test_the_renewal_of_what_was_read_back_has_the_same_deadline(self) -> None:
+        failure, renew = cut_off(5_000), Within(Renew(MINE, POLICY.lease_ms), 5_000)
+        decision = play(
+            acquire(KEY, SAME, "mine", POLICY),
+            (CLAIM, failure),
+            (Pause(50, 5_000), 4_050),
+            (Within(CLAIM, 5_000), GRANTED),
+            (renew, failure),
+            (Pause(50, 5_000), 4_500),
+            (renew, None),
+            (Within(CLAIM, 5_000), Occupied(SUCCEEDED, 17)),
+            told(EventKind.REPLAYED, 1),
+        )
+        assert decision == Replay(SUCCEEDED, ANSWER)
+
+    def test_who_waited_for_another_one_asks_with_the_whole_time(self) -> None:
+        decision = play(
+            acquire(KEY, SAME, "mine", WAITING),
+            (CLAIM, cut_off(5_000)),
+            (Pause(50, 5_000), 50),
+            (Within(CLAIM, 5_000), RUNNING),
+            (CLOCK, 60),
+            (Wait(KEY, "first", 20), 7),
+            (CLAIM, Occupied(SUCCEEDED, 17)),
+            told(EventKind.REPLAYED, 1),
+        )
+        assert decision == Replay(SUCCEEDED, ANSWER)
 
     def test_nothing_runs_when_the_store_cannot_decide_within_the_bound(self) -> None:
         decision = play(

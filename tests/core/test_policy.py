@@ -21,11 +21,13 @@ DEFAULTS: dict[str, object] = {
     "wait": timedelta(seconds=10),
     "scope": "endpoint",
     "retention": timedelta(hours=24),
+    "unknown_retention": timedelta(days=30),
     "lease": timedelta(seconds=30),
     "expired": "new",
     "fingerprint": "raw",
     "release_statuses": {401, 403, 407, 408, 425, 429, 503},
     "release_exceptions": (),
+    "release_invalid": False,
     "replay_headers": None,
     "body_max": 1_048_576,
     "result_max": 1_048_576,
@@ -103,6 +105,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("wait", True, "expected a timedelta or a number of seconds, not True"),
     ("scope", "global", "expected 'endpoint', 'tenant' or Callable, not 'global'"),
     ("retention", 0, "must be between 1 ms and"),
+    ("unknown_retention", 0, "must be between 1 ms and"),
     ("retention", timedelta(days=4_000), "must be between 1 ms and"),
     ("lease", -1, "must be between 1 ms and"),
     ("lease", float("nan"), "must be between 1 ms and"),
@@ -114,6 +117,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("release_statuses", 503, "expected several values, not 503"),
     ("release_exceptions", [KeyboardInterrupt], "is not an exception type"),
     ("release_exceptions", [ValueError("x")], "is not an exception type"),
+    ("release_invalid", 1, "expected True or False"),
     ("replay_headers", ["Transfer-Encoding"], "transfer-encoding: hop-by-hop headers belong to one connection"),
     ("body_max", 1.5, "expected a number of bytes, not 1.5"),
     ("body_max", True, "expected a number of bytes, not True"),
@@ -136,6 +140,16 @@ def test_refuses_by_the_name_of_the_field(name: str, given: Any, complaint: str)
 
 def test_every_field_has_a_bad_value() -> None:
     assert {name for name, _, _ in BAD} == set(DEFAULTS)
+
+
+def test_an_unknown_outcome_is_kept_for_longer_than_a_result() -> None:
+    day_ms = 86_400_000
+    assert Policy().claimed_ms == 30 * day_ms
+    assert Policy(unknown_retention=timedelta(days=2)).claimed_ms == 2 * day_ms
+    assert Policy(retention=timedelta(days=60)).claimed_ms == 60 * day_ms
+    assert Policy(retention=timedelta(days=20), expired="refuse").claimed_ms == 40 * day_ms
+    with pytest.raises(ValueError, match=r"Policy.unknown_retention: 1:00:00 is less than the retention, 1 day"):
+        Policy(unknown_retention=3600)
 
 
 def test_a_refused_key_is_remembered_for_one_more_retention_within_the_bound() -> None:
@@ -176,7 +190,9 @@ def test_preset_draft07() -> None:
 
 
 def test_preset_stripe() -> None:
-    assert Policy.stripe() == Policy(methods=("POST",), scope="tenant", retention=timedelta(hours=24))
+    day = timedelta(hours=24)
+    assert Policy.stripe() == Policy(methods=("POST",), scope="tenant", retention=day, release_invalid=True)
+    assert not Policy().release_invalid, "by default a failure is an answer, too"
     assert Policy.stripe(required=True).required
 
 

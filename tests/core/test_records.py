@@ -95,8 +95,8 @@ def test_every_duration_has_a_bound(value_ms: int) -> None:
         Claim(KEY, "1.f", "owner", value_ms, 1, False).checked()
     with pytest.raises(ValueError, match="retention_ms must be between 1 and"):
         Claim(KEY, "1.f", "owner", 1, value_ms, False).checked()
-    with pytest.raises(ValueError, match="lease_ms must be between 1 and"):
-        Renew(LEASE, value_ms).checked()
+    with pytest.raises(ValueError, match="lease_ms must be between 0 and"):
+        Renew(LEASE, value_ms or -1).checked()
     with pytest.raises(ValueError, match="retention_ms must be between 1 and"):
         Complete(LEASE, Result("f", b""), value_ms).checked()
 

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from core.life import ANSWER, FAILED, KEY, LIVE, OTHER, REFUSAL, RETENTION_MS, SAME, SECOND, SUCCEEDED, lease_of
-from core.scripted import AWAY, Step, play, told, unanswered
+from core.scripted import AWAY, Step, cut_off, play, told, unanswered
 from semel.core.backoff import pauses_ms
 from semel.core.decisions import (
     Expired,
@@ -22,7 +22,7 @@ from semel.core.decisions import (
     Unknown,
     Unreadable,
 )
-from semel.core.effects import Claim, Complete, Doubts, Pause, Plan, Read, Release
+from semel.core.effects import Claim, Complete, Doubts, Pause, Plan, Read, Release, Renew, Within
 from semel.core.policy import Policy
 from semel.core.protocol import abandon, look, settle
 from semel.core.records import NOBODY, Acquired, Lease, Occupied, Record, Result
@@ -68,6 +68,21 @@ class TestComplete:
             told(EventKind.COMPLETED, 1),
         )
         assert settlement == Stored()
+
+    def test_every_try_to_store_a_result_has_the_whole_time_of_a_call(self) -> None:
+        """The work has run, so its result is worth more than one deadline. What a caller is shown instead is not."""
+        plan = ended(Ending.SUCCEEDED, ANSWER)
+        failure = cut_off(5_000)
+        script: list[Step] = [
+            (COMPLETE, failure),
+            (Pause(50), 6_000),
+            (COMPLETE, False),
+            (Read(KEY), cut_off(9_000)),
+            (Pause(50, 9_000), 8_000),
+            (Within(Read(KEY), 9_000), SUCCEEDED),
+        ]
+        settlement = play(plan, *script, told(EventKind.SUPERSEDED, 1))
+        assert settlement == Superseded(Replay(SUCCEEDED, ANSWER))
 
     def test_it_is_tried_for_as_long_as_the_lease(self) -> None:
         settlement = play(
@@ -192,6 +207,19 @@ class TestRelease:
 
 def test_work_that_was_interrupted_is_left_alone() -> None:
     assert play(ended(Ending.INTERRUPTED, ANSWER), told(EventKind.LEFT, 1)) == Left()
+
+
+class TestUncertain:
+    """The work has ended, and says that it cannot tell what it did: no repeat has to wait for its lease."""
+
+    LAPSE = Renew(MINE, 0)
+
+    def test_its_lease_ends_now(self) -> None:
+        assert play(ended(Ending.UNCERTAIN), (self.LAPSE, MINE), told(EventKind.LEFT, 1)) == Left()
+
+    def test_a_store_that_cannot_be_reached_lets_it_lapse_in_its_own_time(self) -> None:
+        steps = ((self.LAPSE, StoreTimeout("hung")), told(EventKind.LEFT, 1))
+        assert play(ended(Ending.UNCERTAIN), *steps) == Left()
 
 
 class TestAbandon:

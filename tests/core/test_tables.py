@@ -7,7 +7,7 @@ import pytest
 from core.life import ANSWER, FAILED, LEASE_MS, LIVE, OTHER, RETENTION_MS, SAME, SUCCEEDED, claim_by, lease_of
 from semel.core import model
 from semel.core.decisions import Expired, InFlight, Mismatch, Replay, Run, Unknown
-from semel.core.effects import Complete, Emit, Release
+from semel.core.effects import Complete, Emit, Release, Renew
 from semel.core.policy import Policy
 from semel.core.protocol import decide, settle, usual
 from semel.core.records import Acquired, Occupied, Record
@@ -84,6 +84,7 @@ SETTLE_ROWS = [
     (Ending.RAISED, "raised", Complete),
     (Ending.NOTHING_DONE, "declared nothing_done() / raised NotExecuted", Release),
     (Ending.INTERRUPTED, "cancelled, timed out, killed, lease lost", None),
+    (Ending.UNCERTAIN, "raised OutcomeUnknown, or from a function an error that is not final", Renew),
     (Ending.TOO_LARGE, "answer larger than the limit", Complete),
 ]
 

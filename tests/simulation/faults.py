@@ -6,7 +6,7 @@ from mutants.fault import Fault
 
 MODEL, RECORDS, TABLES, PROTOCOL = "core/model.py", "core/records.py", "core/tables.py", "core/protocol.py"
 KEEPER, BATCH, MEMORY, GATE, HTTP = "keeper.py", "batch.py", "stores/memory.py", "gate.py", "core/http.py"
-ADMISSION, ANSWERS, EXECUTION = "admission.py", "answers.py", "asgi/execution.py"
+ADMISSION, ANSWERS, EXECUTION, POLICY = "admission.py", "answers.py", "asgi/execution.py", "core/policy.py"
 
 FAULTS = [
     Fault(
@@ -56,6 +56,12 @@ FAULTS = [
         MODEL,
         "        expires_ms=now_ms + retention_ms,\n",
         "        expires_ms=record.expires_ms,\n",
+    ),
+    Fault(
+        "an unknown outcome is forgotten as soon as a result",
+        POLICY,
+        "max(self.unknown_retention_ms, self.retention_ms + self.refuse_ms)",
+        "self.retention_ms + self.refuse_ms",
     ),
     Fault(
         "a lapsed holder may not complete",
@@ -274,7 +280,7 @@ FAULTS = [
         "interrupted work is stored as a failure",
         EXECUTION,
         "            await self._leave(Ending.INTERRUPTED)\n",
-        "            await self._finish(answers.raised())\n",
+        "            await self._finish(keyed.answers.raised())\n",
     ),
     Fault(
         "fail closed runs", ADMISSION, 'case Undecided() if self.policy.on_store_error == "open":', "case Undecided():"

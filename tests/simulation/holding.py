@@ -56,6 +56,7 @@ class Holdings:
         """In which generation of its key an owner was granted it."""
         self.takeover = world.scenario.choices.guarantee == "at-least-once"
         self.owed_ms = world.scenario.choices.owed_ms
+        self.unfinished_ms = world.scenario.choices.unfinished_ms
 
     def applied(self, call: Effect[Any], answer: Any) -> None:
         now_ms = self.world.store_ms()
@@ -117,7 +118,7 @@ class Holdings:
         new = self.held[call.key] = Held(call.owner, lease.attempt, call.fingerprint)
         looks = "." not in call.owner  # a monitor that only looks has no request, and promises nothing about its claim
         new.lease_until_ms = now_ms + call.lease_ms
-        new.owed_until_ms = now_ms + (call.retention_ms if looks else self.owed_ms)
+        new.owed_until_ms = now_ms + (call.retention_ms if looks else self.unfinished_ms)
 
     def _new_generation(self, key: Key) -> None:
         for kept in self.results.get(key, ()):

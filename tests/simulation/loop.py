@@ -137,6 +137,11 @@ class Scheduler:
                     busy.pop()
 
 
+def own(context: contextvars.Context | None) -> contextvars.Context:
+    """The context in which a callback runs. An empty one is false, and is the task's own all the same."""
+    return contextvars.copy_context() if context is None else context
+
+
 class VirtualLoop(Loop):  # type: ignore[misc]
     """The event loop of one process. It can be paused, and it can die: then nothing of it runs, no `finally` either."""
 
@@ -205,7 +210,7 @@ class VirtualLoop(Loop):  # type: ignore[misc]
         return self.world.now_s + self.ahead_s + NUDGE_S
 
     def call_soon(self, callback: Callback, *args: Any, context: contextvars.Context | None = None) -> Any:
-        handle = Handle(callback, args, self, context or contextvars.copy_context())
+        handle = Handle(callback, args, self, own(context))
         self.enqueue(handle)
         return handle
 
@@ -218,7 +223,7 @@ class VirtualLoop(Loop):  # type: ignore[misc]
 
     def call_at(self, when: float, callback: Callback, *args: Any, context: contextvars.Context | None = None) -> Any:
         due_s = round(when - self.ahead_s - NUDGE_S, 6)
-        handle = Handle(callback, args, self, context or contextvars.copy_context(), due_s)
+        handle = Handle(callback, args, self, own(context), due_s)
         self.world.push(handle)
         return handle
 

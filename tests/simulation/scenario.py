@@ -51,6 +51,11 @@ class Choices:
     def owed_ms(self) -> int:
         return 2 * self.retention_ms if self.expired == "refuse" else self.retention_ms
 
+    @property
+    def unfinished_ms(self) -> int:
+        """How long a key is owed that was claimed and not completed."""
+        return 3 * self.retention_ms
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -250,6 +255,7 @@ def policy_of(choices: Choices) -> Policy:
     return Policy(
         **given,
         retention=choices.retention_ms / 1000,
+        unknown_retention=choices.unfinished_ms / 1000,
         lease=choices.lease_ms / 1000,
         wait=WAIT_MS / 1000,
         result_max=RESULT_MAX,

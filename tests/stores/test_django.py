@@ -1,9 +1,15 @@
 """The store on Django's own connections, both faces, against the contract, on SQLite and on PostgreSQL."""
 
 import gc
+import sqlite3
+import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import closing, contextmanager
 from pathlib import Path
+from uuid import uuid4
 
+import psycopg
 import pytest
 
 pytest.importorskip("django")
@@ -13,11 +19,15 @@ from django.db import transaction
 
 import django_site  # noqa: F401
 from django_site import databases
-from semel import Key, StoreMisconfigured
-from semel.store import AsyncStore, Clock, Store
+from semel import Key, Lease, StoreMisconfigured, StoreUnavailable
+from semel.core.protocol import abandon
+from semel.drive import drive, performer
+from semel.store import AsyncStore, Clock, Doubting, Store
 from semel.stores.django import AsyncDjangoStore, DjangoStore
-from semel.testing import AsyncStoreContract, StoreContract
+from semel.testing import AsyncStoreContract, BlockingStore, StoreContract
 from semel.testing.calls import claim, granted, held
+from semel.testing.proxy import PATIENCE_S, FaultProxy
+from stores.clock_jumps import ClockJumps
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -78,6 +88,26 @@ class AsyncFace(Database, AsyncStoreContract):
         pytest.skip("asgiref's thread for blocking calls does not survive a fork, outside of a request")
 
 
+@contextmanager
+def opened(face: str, alias: str) -> Iterator[Store]:
+    with closing(DjangoStore(alias) if face == "sync" else BlockingStore(AsyncDjangoStore(alias))) as store:
+        yield store
+
+
+def wait_for_lock(postgres_url: str) -> None:
+    """Sleep until a statement of another connection waits for a lock."""
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    deadline = time.monotonic() + PATIENCE_S
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        while admin.execute(waiting).fetchall() == [(0,)]:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def done_within(work: Future[bool], timeout_s: float) -> bool:
+    return bool(wait([work], timeout_s).done)
+
+
 class Refusing(Database):
     def test_a_transaction_of_the_caller_is_refused(self) -> None:
         store = DjangoStore(self.alias())
@@ -96,6 +126,32 @@ class Refusing(Database):
             claim(store, Key("manual", "POST /", "key"), "owner")
 
 
+class TestDjangoStoreOnSqliteWhenTheClockJumps(OnSqlite, ClockJumps):
+    def handle(self, clock: Clock | None) -> Store:
+        store = DjangoStore(self.alias(), clock=clock)
+        store.migrate()
+        return store
+
+    def test_threads_that_begin_at_once_agree(self) -> None:
+        DjangoStore(self.alias()).migrate()
+        stores = [DjangoStore(self.alias()) for _ in range(8)]
+
+        def begin(number: int) -> None:
+            granted(claim(stores[number], Key("t", "s", str(number)), "owner"))
+            databases.close_everywhere(self.name)
+
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(begin, range(8)))
+        with closing(sqlite3.connect(str(self.database["NAME"]))) as connection:
+            assert connection.execute("SELECT count(*) FROM semel_clock").fetchone() == (1,)
+
+
+class TestAsyncDjangoStoreOnSqliteWhenTheClockJumps(OnSqlite, ClockJumps):
+    def handle(self, clock: Clock | None) -> Store:
+        DjangoStore(self.alias()).migrate()
+        return BlockingStore(AsyncDjangoStore(self.alias(), clock=clock))
+
+
 class TestDjangoStoreOnSqlite(Refusing, OnSqlite, SyncFace):
     def test_missing_tables_are_named(self) -> None:
         with pytest.raises(StoreMisconfigured, match=r"manage\.py migrate semel"):
@@ -111,7 +167,35 @@ class TestAsyncDjangoStoreOnSqlite(OnSqlite, AsyncFace):
 
 
 class TestDjangoStoreOnPostgres(Refusing, OnPostgres, SyncFace):
-    pass
+    @pytest.mark.parametrize("face", ["sync", "async"])
+    def test_a_claim_whose_connection_was_cut_is_given_back_once_the_server_has_carried_it_out(
+        self, postgres_url: str, face: str
+    ) -> None:
+        """The server goes on with what it was asked. Until it has ended, a release that finds no claim says nothing."""
+        DjangoStore(self.alias()).migrate()
+        key = Key("doubts", "s", uuid4().hex)
+        with (
+            FaultProxy(postgres_url) as proxy,
+            databases.added(databases.postgres_at(proxy.url)) as alias,
+            opened(face, alias) as store,
+            ThreadPoolExecutor(2) as threads,
+        ):
+            assert isinstance(store, Doubting)
+            assert store.doubts(None) == frozenset(), "no connection was lost"
+            databases.close_everywhere(alias)
+            with psycopg.connect(postgres_url) as other:
+                other.execute("LOCK TABLE semel_records IN SHARE MODE")
+                claiming = threads.submit(claim, store, key, "gone")
+                wait_for_lock(postgres_url)
+                proxy.cut()
+                assert isinstance(claiming.exception(PATIENCE_S), StoreUnavailable)
+                assert store.doubts(None)
+                abandoning = threads.submit(drive, abandon(Lease(key, "gone", 1, 0)), performer(store))
+                assert not done_within(abandoning, 0.3), "the server may still carry the claim out"
+                other.rollback()
+            assert abandoning.result(PATIENCE_S)
+            assert store.get(key) is None
+            granted(claim(store, key, "next"))
 
 
 class TestAsyncDjangoStoreOnPostgres(OnPostgres, AsyncFace):

@@ -17,7 +17,12 @@ import pytest
 
 from semel import Acquired, Key, Lease, Occupied, RecordUnreadable, Result, StoreUnavailable
 from semel.core import model
+from semel.core.decisions import Undecided
 from semel.core.effects import Claim, Complete, Effect, Read
+from semel.core.policy import Policy
+from semel.core.protocol import abandon, acquire
+from semel.drive import adrive, async_performer
+from semel.errors import StoreTimeout
 from semel.stores.sqlite import AsyncSqliteStore, Settings, SqliteStore
 from semel.stores.sqlite.connections import Connections
 from semel.stores.sqlite.inspection import COUNT_FINISHED, COUNT_IN_PROGRESS
@@ -314,3 +319,102 @@ def test_counts_and_purge_read_only_their_index(tmp_path: Path) -> None:
     for sql in (READ, CLAIM, TAKE, RENEW, COMPLETE, RELEASE_FIRST, RESOLVE, REMOVE, HOLDS):
         assert "sqlite_autoindex_semel_records_1 (digest=?" in plan(sql)
         assert "SCAN semel_records" not in plan(sql)
+
+
+@pytest.fixture
+def patient(tmp_path: Path, clock: Clock, written: Written) -> Writer:
+    """One whose lock is waited for a second, which is as long as a call may take."""
+    connections = Connections(Settings(str(tmp_path / "a.db"), busy_timeout_ms=1_000))
+    connections.prepare()
+    return Writer(connections, clock, written)
+
+
+def test_a_leader_whose_time_ends_does_not_refuse_those_who_came_later(patient: Writer, tmp_path: Path) -> None:
+    """The first one waits for the lock. The next two wait behind it; the last one still has time when the lock is free.
+
+    Nobody waits for longer than one call may take.
+    """
+    took_s: dict[str, float] = {}
+
+    def ask(name: str) -> object:
+        started = time.monotonic()
+        try:
+            return patient.call(a_claim(name))
+        except StoreTimeout as failure:
+            return failure
+        finally:
+            took_s[name] = time.monotonic() - started
+
+    other = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with ThreadPoolExecutor(3) as threads:
+        replies = {}
+        for name, pause_s in (("first", 0.1), ("second", 0.5), ("third", 0.7)):
+            replies[name] = threads.submit(ask, name)
+            time.sleep(pause_s)  # the file is locked for 1.3 s: neither the lock nor the writer tells who waits
+        other.execute("ROLLBACK")
+        other.close()
+        assert isinstance(replies["first"].result(), StoreTimeout)
+        assert isinstance(replies["second"].result(), StoreTimeout)
+        assert isinstance(replies["third"].result(), Acquired)
+    assert max(took_s.values()) < 1.3
+    assert patient.call(a_claim("second", "another")) == Acquired(
+        Lease(Key("t", "s", "second"), "another", 1, 1_000_000 + 30_000)
+    ), "what was refused was never made"
+
+
+def test_who_waits_behind_a_disk_that_hangs_gives_up(patient: Writer, clock: Clock) -> None:
+    """What the writer is in the middle of goes on: it is there when the disk answers again."""
+    hanging, go_on = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        hanging.set()
+        assert go_on.wait(20)
+
+    clock.then = hang
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(patient.call, a_claim("first"))
+        assert hanging.wait(20)
+        started = time.monotonic()
+        with pytest.raises(StoreTimeout, match="no answer within 1 s"):
+            patient.call(a_claim("second"))
+        assert time.monotonic() - started < 1.3
+        clock.then = None
+        go_on.set()
+        assert isinstance(first.result(), Acquired)
+    assert isinstance(patient.call(a_claim("second", "another")), Acquired), "what was refused was never made"
+
+
+def test_tasks_behind_a_disk_that_hangs_give_up(tmp_path: Path, clock: Clock) -> None:
+    """A claim that is under way when its caller gives up is given back when the disk answers again."""
+    hanging, go_on = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        hanging.set()
+        assert go_on.wait(20)
+
+    async def main() -> None:
+        store = AsyncSqliteStore(Settings(str(tmp_path / "a.db"), busy_timeout_ms=1_000), clock=clock)
+
+        async def refused_s(name: str) -> float:
+            started = time.monotonic()
+            decision = await adrive(acquire(Key("t", "s", name), "f", name, Policy()), async_performer(store))
+            assert isinstance(decision, Undecided), decision
+            return time.monotonic() - started
+
+        assert await store.get(Key("t", "s", "first")) is None
+        store._pace.resting, store._pace._good_from_s = True, float("inf")  # as for a disk that is slow
+        clock.then = hang
+        first = asyncio.create_task(refused_s("first"))
+        await asyncio.get_running_loop().run_in_executor(None, hanging.wait, 20)
+        assert max(await asyncio.gather(first, *(refused_s(f"key {n}") for n in range(3)))) < 1.3
+        clock.then = None
+        giving_back = asyncio.create_task(
+            adrive(abandon(Lease(Key("t", "s", "first"), "first", 1, 0)), async_performer(store))
+        )
+        go_on.set()
+        assert await giving_back
+        assert await store.get(Key("t", "s", "first")) is None
+        await store.close()
+
+    asyncio.run(main())

@@ -64,9 +64,10 @@ class OfLease(Effect[T_co], Generic[T_co], frozen=True, gc=False):
 
 class Renew(OfLease[Lease | None], frozen=True):
     lease_ms: int
+    """0 ends the lease at once: it has lapsed, and the record says so."""
 
     def checked(self) -> Self:
-        return _with(self, lease_ms=check_duration("lease_ms", self.lease_ms))
+        return _with(self, lease_ms=check_duration("lease_ms", self.lease_ms, least_ms=0))
 
 
 class Complete(OfLease[bool], frozen=True):
@@ -77,7 +78,7 @@ class Complete(OfLease[bool], frozen=True):
 
     def checked(self) -> Self:
         retention_ms = check_duration("retention_ms", self.retention_ms)
-        refuse_ms = 0 if self.refuse_ms == 0 else check_duration("refuse_ms", self.refuse_ms)
+        refuse_ms = check_duration("refuse_ms", self.refuse_ms, least_ms=0)
         return _with(self, retention_ms=retention_ms, refuse_ms=refuse_ms)
 
 
@@ -87,6 +88,13 @@ class Release(OfLease[bool], frozen=True):
 
 class Read(Effect[Record | None], frozen=True, gc=False):
     key: Key
+
+
+class Within(Effect[T_co], Generic[T_co], frozen=True):
+    """A call that goes on with one that failed: its caller must be answered by `due_ms` of the driver's clock."""
+
+    call: Effect[T_co]
+    due_ms: int
 
 
 class Doubts(Effect[frozenset[str]], frozen=True):
@@ -137,9 +145,13 @@ class Wait(Effect[int], frozen=True):
 
 
 class Pause(Effect[int], frozen=True):
-    """Sleep. The reply is the time of the driver's own clock afterwards: what the tries before it took counts, too."""
+    """Sleep. The reply is the time of the driver's own clock afterwards: what the tries before it took counts, too.
+
+    A pause ends at `due_ms` of that clock, if that comes first.
+    """
 
     pause_ms: int
+    due_ms: int | None = None
 
 
 class Emit(Effect[None], frozen=True):

@@ -18,6 +18,7 @@ from typing import Literal
 from msgspec import Struct
 
 VERSION = "1"
+FUNCTION = "f"
 URL_SAFE = bytes.maketrans(b"+/", b"-_")
 FIVE = Packing(">6Q").pack
 """The frame of five parts: their number, and the length of each."""
@@ -89,6 +90,21 @@ def raw(request: RequestParts, secret: bytes | None = None) -> str:
     framed = FIVE(5, len(method), len(path), len(query), 3, len(body)) + method + path + query + b"raw" + body
     hashed = hmac.digest(secret, framed, hashlib.sha256) if secret else hashlib.sha256(framed).digest()
     return f"{VERSION}.{b2a_base64(hashed, newline=False).translate(URL_SAFE, b'=').decode()}"
+
+
+def of_function(fingerprint: str) -> bool:
+    """Whether a function, a block or a flow has the key, so that its result is a value and no HTTP answer."""
+    return fingerprint.startswith(f"{FUNCTION}{VERSION}.")
+
+
+def of_request(fingerprint: str) -> bool:
+    """Whether an HTTP request has the key."""
+    return fingerprint.startswith(f"{VERSION}.")
+
+
+def function_digest(parts: Iterable[bytes]) -> str:
+    """The digest of what makes a call this call, marked as that of a function."""
+    return FUNCTION + digest(parts)
 
 
 def digest(parts: Iterable[bytes], *, secret: bytes | None = None) -> str:

@@ -38,9 +38,15 @@ class Response(Struct, frozen=True, gc=False):
     status: int
     headers: Headers
     body: bytes
+    reason: bytes | None = None
+    """The reason phrase, where it is not the usual one of its status. Only HTTP/1 and WSGI have one."""
 
     def plus(self, *headers: tuple[bytes, bytes]) -> Response:
-        return Response(self.status, (*self.headers, *headers), self.body)
+        return self.of((*self.headers, *headers))
+
+    def of(self, headers: Headers) -> Response:
+        """The same answer with other headers."""
+        return Response(self.status, headers, self.body, self.reason)
 
 
 @dataclass(frozen=True, slots=True)

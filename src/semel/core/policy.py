@@ -25,6 +25,7 @@ HOP_BY_HOP = frozenset(
 NEVER_REPLAYED = HOP_BY_HOP | frozenset(
     "set-cookie date server www-authenticate authentication-info proxy-authentication-info".split()
 )
+UNKNOWN_RETENTION = timedelta(days=30)
 QUOTA = re.compile(r"([1-9][0-9]*)/(second|minute|hour|day)")
 
 
@@ -44,11 +45,13 @@ class Policy:
     wait: Duration = timedelta(seconds=10)
     scope: Literal["endpoint", "tenant"] | Chooser = "endpoint"
     retention: Duration = timedelta(hours=24)
+    unknown_retention: Duration = UNKNOWN_RETENTION
     lease: Duration = timedelta(seconds=30)
     expired: Literal["new", "refuse"] = "new"
     fingerprint: Literal["raw", "json"] | Fingerprint | Chooser = "raw"
     release_statuses: Iterable[int] = (401, 403, 407, 408, 425, 429, 503)
     release_exceptions: Iterable[type[Exception]] = ()
+    release_invalid: bool = False
     replay_headers: Iterable[str] | None = None
     body_max: int = 1_048_576
     result_max: int = 1_048_576
@@ -66,10 +69,19 @@ class Policy:
             raise ValueError(
                 'Policy.retention: expired="refuse" remembers a key for twice the retention, and that is over ten years'
             )
+        if self.unknown_retention_ms < self.retention_ms and self.unknown_retention != UNKNOWN_RETENTION:
+            raise ValueError(
+                f"Policy.unknown_retention: {self.unknown_retention} is less than the retention, {self.retention}: an "
+                "outcome that is not known must not be forgotten before one that is"
+            )
 
     @cached_property
     def retention_ms(self) -> int:
         return _ms(self.retention)
+
+    @cached_property
+    def unknown_retention_ms(self) -> int:
+        return _ms(self.unknown_retention)
 
     @cached_property
     def lease_ms(self) -> int:
@@ -86,8 +98,8 @@ class Policy:
 
     @cached_property
     def claimed_ms(self) -> int:
-        """How long a claim keeps its key: what is unknown blocks as long as what is finished would, and is refused."""
-        return self.retention_ms + self.refuse_ms
+        """How long a claim keeps its key unless it ends: what is unknown blocks no shorter than what is finished."""
+        return max(self.unknown_retention_ms, self.retention_ms + self.refuse_ms)
 
     @cached_property
     def header_names(self) -> tuple[bytes, ...]:
@@ -115,8 +127,12 @@ class Policy:
 
     @classmethod
     def stripe(cls, **changes: Any) -> Policy:
-        """The widely known behaviour of Stripe's API: optional, POST, one key for all endpoints, a day."""
+        """The widely known behaviour of Stripe's API: optional, POST, one key for all endpoints, a day.
+
+        What fails validation before the endpoint runs is not saved.
+        """
         preset: dict[str, Any] = {"methods": ("POST",), "scope": "tenant", "retention": timedelta(hours=24)}
+        preset["release_invalid"] = True
         return cls(**preset | changes)
 
 
@@ -229,11 +245,13 @@ _CONVERT: dict[str, Callable[[Any], Any]] = {
     "wait": _duration,
     "scope": _one_of(Literal["endpoint", "tenant"], Callable),  # type: ignore[arg-type]
     "retention": _duration,
+    "unknown_retention": _duration,
     "lease": _duration,
     "expired": _one_of(Literal["new", "refuse"]),
     "fingerprint": _one_of(Literal["raw", "json"], Fingerprint, Callable),  # type: ignore[arg-type]
     "release_statuses": _statuses,
     "release_exceptions": _exceptions,
+    "release_invalid": _flag,
     "replay_headers": _replay_headers,
     "body_max": _size,
     "result_max": _size,

@@ -42,6 +42,7 @@ from semel.core.effects import (
     Renew,
     T,
     Wait,
+    Within,
     do,
 )
 from semel.core.policy import Policy
@@ -55,7 +56,7 @@ READ_BACK_MS = 1_000
 ABANDON_MS = 86_400_000
 """How long the store is asked, in the background, about a claim whose fate is not known; after that its lease lapses.
 
-The same as the default retention: a record that is older is past it."""
+A day is longer than most outages. The record of a claim that was granted after all is unknown then, for an operator."""
 
 
 def claim_for(key: Key, fingerprint: str, owner: str, policy: Policy) -> Claim:
@@ -124,17 +125,19 @@ def acquire(key: Key, fingerprint: str, owner: str, policy: Policy, *, wait_ms: 
     if wait_ms is None:
         wait_ms = policy.wait_ms if policy.waits else 0
     until_ms: int | None = None
+    due_ms: int | None = None
     while True:
         try:
             repeated = False
             try:
-                claimed: Claimed = yield claim
+                claimed: Claimed = yield _by(due_ms, claim)
             except StoreUnavailable as error:
+                due_ms = error.due_ms  # of all that follows, until the caller waits for another one's work
                 claimed, repeated = (yield from _read_back(claim, error)), True
             decision = decide(claimed, fingerprint, policy)
             if repeated and isinstance(decision, Run):
                 # Its lease may be nearly over, or in other hands: work begins with a whole one.
-                lease = yield from _ask(Renew(decision.lease, policy.lease_ms))
+                lease = yield from _ask(_by(due_ms, Renew(decision.lease, policy.lease_ms)))
                 if lease is None:
                     continue
                 decision = Run(lease)
@@ -147,12 +150,13 @@ def acquire(key: Key, fingerprint: str, owner: str, policy: Policy, *, wait_ms: 
             until_ms = now_ms + wait_ms if until_ms is None else until_ms
             wait_ms = min(wait_ms, until_ms - now_ms)
         if not isinstance(decision, InFlight) or wait_ms <= 0:
-            yield Emit(acquired(key, decision))
+            yield Emit(acquired(key, decision, owner))
             return decision
         timeout_ms = max(1, min(wait_ms, decision.retry_after_ms))
         try:
             yield from do(Wait(key, decision.record.owner, timeout_ms))
             wait_ms -= 1  # so that it ends whatever the clock says
+            due_ms = None
         except StoreError:
             wait_ms = 0  # it cannot be watched now: the next claim's reply is the decision
 
@@ -171,6 +175,8 @@ def settle(
     elif SETTLE[ending] is Disposal.RELEASE:
         settlement = yield from _give_back(lease, fingerprint, policy)
     else:
+        if SETTLE[ending] is Disposal.LAPSE:
+            yield from _lapse(lease)
         settlement = Left()
     yield Emit(settled(lease, settlement, result))
     return settlement
@@ -263,6 +269,14 @@ def _give_back(lease: Lease, fingerprint: str, policy: Policy) -> Plan[Settlemen
     return Released() if now == Unknown(None) else Superseded(now)  # nothing was done, and nobody has the key
 
 
+def _lapse(lease: Lease) -> Plan[None]:
+    """End the lease: no executor is at work any more, so no repeat has to wait for its end."""
+    try:
+        yield from _ask(Renew(lease, 0))
+    except StoreError:
+        return  # it lapses in its own time
+
+
 def _holds_now(key: Key, fingerprint: str, policy: Policy) -> Plan[Held]:
     try:
         record = yield from _ask(Read(key))
@@ -290,7 +304,14 @@ def _ask(effect: Effect[T]) -> Plan[T]:
 
 
 def _read_back(effect: Effect[T], failure: StoreUnavailable) -> Plan[T]:
-    return _again(effect, failure, _may_be_read_back, budget_ms=READ_BACK_MS)
+    """Ask again within a short bound, and within the time of the call that failed: its caller waits since then."""
+    due_ms = failure.due_ms
+    return _again(_by(due_ms, effect), failure, _may_be_read_back, budget_ms=READ_BACK_MS, due_ms=due_ms)
+
+
+def _by(due_ms: int | None, effect: Effect[T]) -> Effect[T]:
+    """The same, to be answered by `due_ms` if that is known."""
+    return effect if due_ms is None or isinstance(effect, Within) else Within(effect, due_ms)
 
 
 def _insist(effect: Effect[T], *, budget_ms: int) -> Plan[T]:
@@ -312,7 +333,12 @@ def _may_change(failure: StoreError) -> bool:
 
 
 def _again(
-    effect: Effect[T], failure: StoreError, may_help: Callable[[StoreError], bool], *, budget_ms: int
+    effect: Effect[T],
+    failure: StoreError,
+    may_help: Callable[[StoreError], bool],
+    *,
+    budget_ms: int,
+    due_ms: int | None = None,
 ) -> Plan[T]:
     """Ask again after a `failure` while that `may_help`, until the store answers or the time is used up.
 
@@ -323,9 +349,9 @@ def _again(
     for pause_ms in pauses_ms(budget_ms=budget_ms):
         if not may_help(failure):
             break
-        now_ms = yield from do(Pause(pause_ms))
+        now_ms = yield from do(Pause(pause_ms, due_ms))
         failed_ms = now_ms - pause_ms if failed_ms is None else failed_ms
-        if now_ms - failed_ms > budget_ms:
+        if now_ms - failed_ms > budget_ms or (due_ms is not None and now_ms >= due_ms):
             break
         try:
             return (yield from do(effect))

@@ -58,14 +58,14 @@ def check_text(field: str, value: str, size_max: int, *, empty: bool = False) ->
     return value
 
 
-def check_duration(field: str, value_ms: int) -> int:
+def check_duration(field: str, value_ms: int, *, least_ms: int = 1) -> int:
     """Refuse what is no duration or beyond the bound. Returns it as a plain integer: some drivers store the name of
     a member of an `IntEnum`.
     """
     if not isinstance(value_ms, int):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"{field} must be an integer in milliseconds, not {type(value_ms).__name__}")
-    if not 1 <= value_ms <= DURATION_MS_MAX:
-        raise ValueError(f"{field} must be between 1 and {DURATION_MS_MAX} ms, not {value_ms}")
+    if not least_ms <= value_ms <= DURATION_MS_MAX:
+        raise ValueError(f"{field} must be between {least_ms} and {DURATION_MS_MAX} ms, not {value_ms}")
     return int.__int__(value_ms)
 
 

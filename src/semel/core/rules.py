@@ -29,6 +29,12 @@ class Rule:
     _literal: str | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.match, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"Rule.match: expected text like 'POST /payments/{{id}}', not {type(self.match).__name__}")
+        if not isinstance(self.policy, Policy | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(
+                f"Rule.policy: expected a Policy, or None to exempt {self.match!r}, not {type(self.policy).__name__}"
+            )
         parts = MATCH.fullmatch(self.match.strip())
         if parts is None:
             raise ValueError(

@@ -67,6 +67,7 @@ class Ending(Member):
     RAISED = "raised"
     NOTHING_DONE = "declared nothing_done() / raised NotExecuted"
     INTERRUPTED = "cancelled, timed out, killed, lease lost"
+    UNCERTAIN = "raised OutcomeUnknown, or from a function an error that is not final"
     TOO_LARGE = "answer larger than the limit"
 
 
@@ -74,6 +75,7 @@ class Disposal(Member):
     COMPLETE = "complete"
     RELEASE = "release"
     LEAVE = "neither: the effect is unknown, the lease lapses"
+    LAPSE = "end the lease: the effect is unknown at once"
 
 
 SETTLE: Mapping[Ending, Disposal] = MappingProxyType(
@@ -84,6 +86,7 @@ SETTLE: Mapping[Ending, Disposal] = MappingProxyType(
         Ending.RAISED: Disposal.COMPLETE,
         Ending.NOTHING_DONE: Disposal.RELEASE,
         Ending.INTERRUPTED: Disposal.LEAVE,
+        Ending.UNCERTAIN: Disposal.LAPSE,
         Ending.TOO_LARGE: Disposal.COMPLETE,
     }
 )

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from semel.core.effects import Claim, Complete, Effect, Release, Remove, Resolve
+from semel.core.effects import Claim, Complete, Effect, Release, Remove, Renew, Resolve
 from semel.core.records import Acquired, Key
 
 
@@ -19,6 +19,8 @@ def changed_key(call: Effect[Any], reply: object) -> Key | None:
     """The key that a call took out of somebody's hands, or may have. Who only looked wakes nobody."""
     if isinstance(call, Claim):
         return call.key if isinstance(reply, Acquired) else None
+    if isinstance(call, Renew):
+        return None if call.lease_ms else call.key  # a lease that was ended
     return call.key if isinstance(call, Complete | Release | Resolve | Remove) else None
 
 

@@ -167,7 +167,7 @@ class Keys(Handles):
         lease = granted(claim(store, key, "a"))
         before = held(store, key)
         with pytest.raises(ValueError, match="lease_ms"):
-            store.renew(lease, lease_ms=duration_ms)
+            store.renew(lease, lease_ms=duration_ms or -1)  # 0 ends the lease
         with pytest.raises(ValueError, match="retention_ms"):
             complete(store, lease, retention_ms=duration_ms)
         assert store.get(key) == before

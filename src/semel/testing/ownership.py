@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from semel.core.records import Key, Lease, Result, State
+from semel.core.records import Key, Lease, Occupied, Result, State
 from semel.store import Store
 from semel.testing.calls import (
     ANSWER,
@@ -44,6 +44,17 @@ class Ownership(Handles):
         assert occupied(claim(store, key, "b", takeover=True)).owner == "a"
         clock.advance(1)
         assert granted(claim(store, key, "b", takeover=True)).attempt == 2
+
+    def test_a_lease_of_0_ms_has_lapsed(self, store: Store, clock: ManualClock, key: Key) -> None:
+        """How an executor says that it is at work no more, and cannot tell what it did."""
+        lease = granted(claim(store, key, "a"))
+        clock.advance(5)
+        assert store.renew(lease, lease_ms=0) == replace(lease, until_ms=clock.now_ms)
+        assert held(store, key).lapsed(clock.now_ms)
+        claimed = claim(store, key, "b")
+        assert isinstance(claimed, Occupied)
+        assert claimed.record.lapsed(claimed.now_ms)
+        assert granted(claim(store, key, "c", takeover=True)).attempt == 2
 
     @pytest.mark.parametrize("result", [ANSWER, REFUSAL], ids=["succeeded", "failed"])
     def test_completing_stores_the_result_and_ends_the_lease(

@@ -45,6 +45,9 @@ class AsyncDjangoStore(AsyncFace):
             with suppress(StoreError):  # then it lapses: unknown, which is safe
                 await self.release(Lease(claim.key, claim.owner, 1, 0))
 
+    async def doubts(self, before: frozenset[str] | None) -> frozenset[str]:
+        return await sync_to_async(self._store.doubts)(before)
+
     async def purge(self, *, limit: int) -> int:
         return await sync_to_async(self._store.purge)(limit=limit)
 

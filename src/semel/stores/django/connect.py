@@ -43,7 +43,8 @@ class Lender:
         """Run `script`, in one transaction if `alone`; `hand_back` closes a connection that only this call needed."""
         was_open = self._django_s().connection is not None  # before it is asked anything, which opens it
         connection = self._connection()
-        with self._errors(connection):
+        process = "" if connection.connection is None else self.engine.process_of(connection.connection)
+        with self._errors(connection, process):
             try:
                 self._check(connection)
                 with self._transaction() if alone else nullcontext():
@@ -86,7 +87,9 @@ class Lender:
 
     def _check(self, connection: Any) -> None:
         if not self._checked:
-            drive(migrations.check(self.engine.migrations(), f"django://{self.alias}"), self._runner(connection))
+            run = self._runner(connection)
+            drive(migrations.check(self.engine.migrations(), f"django://{self.alias}"), run)
+            drive(self.engine.start(begun=connection.in_atomic_block), run)
             self._checked = True
 
     def _runner(self, connection: Any) -> Callable[[Effect[Any]], Rows]:
@@ -103,7 +106,7 @@ class Lender:
         return run
 
     @contextmanager
-    def _errors(self, connection: Any) -> Iterator[None]:
+    def _errors(self, connection: Any, process: str = "") -> Iterator[None]:
         """The one place where an error of Django's becomes one of ours. A connection that saw one is not used again."""
         try:
             yield
@@ -111,9 +114,13 @@ class Lender:
             missing = self._tables_are_missing(connection)
             if not connection.in_atomic_block:
                 connection.close()
+                if process:
+                    self.engine.lose(process)
             if missing:
                 raise StoreMisconfigured(f"django://{self.alias}: there are no tables of semel; {MIGRATE}") from error
-            raise StoreUnavailable(f"django://{self.alias}: {str(error).strip() or type(error).__name__}") from error
+            raise StoreUnavailable(
+                f"django://{self.alias}: {' '.join(str(error).split()) or type(error).__name__}"
+            ) from error
 
     def _tables_are_missing(self, connection: Any) -> bool:
         try:

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from semel.clock import wall_ms
-from semel.core.effects import Effect, do
+from semel.core.effects import Doubts, Effect, do
 from semel.errors import StoreMisconfigured
-from semel.store import Counts, Filter, Migration, Page
+from semel.store import Clock, Counts, Filter, Migration, Page
 from semel.stores.sql import migrations
 from semel.stores.sql.statements import Script, Statement
 
@@ -22,6 +22,19 @@ class Engine(Protocol):
 
     transactional: bool
 
+    def start(self, *, begun: bool) -> Script[None]:
+        """What the first call needs before it, once. `begun`: in the transaction of a test."""
+        ...
+
+    def process_of(self, connection: Any) -> str:
+        """The server's process behind a connection of the driver's. Of a broken one the driver does not know it."""
+        ...
+
+    def lose(self, process: str) -> None:
+        """The connection to this process is given up; what was asked on it may still be carried out."""
+        ...
+
+    def doubts(self, before: frozenset[str] | None) -> Script[frozenset[str]]: ...
     def answer(self, call: Effect[Any], now_ms: int | None) -> Script[Any]: ...
     def look(self, call: Effect[Any], now_ms: int | None) -> Script[Any] | None: ...
     def purge(self, limit: int, now_ms: int | None) -> Script[int]: ...
@@ -38,12 +51,33 @@ class SqliteEngine:
     transactional = True
 
     def __init__(self) -> None:
-        from semel.stores.sqlite import inspection, schema, scripts
+        from semel.stores.sqlite import clock, inspection, schema, scripts
 
-        self._inspection, self._schema, self._scripts = inspection, schema, scripts
+        self._inspection, self._schema, self._scripts, self._file_clock = inspection, schema, scripts, clock
+        self._clock: Clock = wall_ms
+
+    def start(self, *, begun: bool) -> Script[None]:
+        """Find the clock of the file, which all processes of the machine share, and which does not jump."""
+        if (found := (yield from self._file_clock.find_clock())) is None:
+            if not begun:
+                yield from do(Statement("BEGIN IMMEDIATE"))
+            found = yield from self._file_clock.make_clock()
+            if not begun:
+                yield from do(Statement("COMMIT"))
+        self._clock = found
+
+    def process_of(self, connection: Any) -> str:
+        return ""
+
+    def lose(self, process: str) -> None:
+        """What was not committed never will be."""
+
+    def doubts(self, before: frozenset[str] | None) -> Script[frozenset[str]]:
+        yield from ()
+        return frozenset()
 
     def answer(self, call: Effect[Any], now_ms: int | None) -> Script[Any]:
-        [reply] = yield from self._scripts.SCRIPTS[type(call)]([call], _given(now_ms))
+        [reply] = yield from self._scripts.SCRIPTS[type(call)]([call], self._given(now_ms))
         return reply
 
     def look(self, call: Effect[Any], now_ms: int | None) -> Script[Any] | None:
@@ -54,10 +88,10 @@ class SqliteEngine:
         return int((yield from self.answer(self._scripts.Purge(limit), now_ms)))
 
     def scan(self, filter: Filter, cursor: str | None, limit: int, now_ms: int | None) -> Script[Page]:
-        return self._inspection.scan(filter, cursor, limit, _given(now_ms))
+        return (yield from self._inspection.scan(filter, cursor, limit, self._given(now_ms)))
 
     def counts(self, now_ms: int | None) -> Script[Counts]:
-        return self._inspection.counts(_given(now_ms))
+        return (yield from self._inspection.counts(self._given(now_ms)))
 
     def migrations(self) -> Sequence[Migration]:
         return self._schema.MIGRATIONS
@@ -73,6 +107,9 @@ class SqliteEngine:
         assert isinstance(statement.params, Mapping)
         return NAMED.sub(r"%(\1)s", statement.sql.replace("%", "%%")), statement.params
 
+    def _given(self, now_ms: int | None) -> int:
+        return self._clock() if now_ms is None else now_ms
+
 
 class PostgresEngine:
     """Every statement is a transaction by itself."""
@@ -81,13 +118,28 @@ class PostgresEngine:
 
     def __init__(self) -> None:
         try:
-            from semel.stores.postgres import schema, scripts
+            from semel.stores.postgres import doubts, schema, scripts
         except ImportError as error:
             raise StoreMisconfigured(
                 f"the store on Django's PostgreSQL connection needs {error.name}, which is not installed: "
                 "pip install 'semel[django,postgres]'"
             ) from error
-        self._schema, self._scripts = schema, scripts.Scripts()
+        self._schema, self._scripts, self._lost = schema, scripts.Scripts(), doubts.LostBackends()
+
+    def start(self, *, begun: bool) -> Script[None]:
+        yield from ()
+
+    def process_of(self, connection: Any) -> str:
+        return str(connection.info.backend_pid)  # psycopg and psycopg2 alike, without a statement
+
+    def lose(self, process: str) -> None:
+        """Behind a pooler the number is the pooler's, so that it names no process."""
+        self._lost.add(process)
+        self._lost.add("")
+
+    def doubts(self, before: frozenset[str] | None) -> Script[frozenset[str]]:
+        [found] = yield from self._scripts.doubts([Doubts(before)], self._lost)
+        return found
 
     def answer(self, call: Effect[Any], now_ms: int | None) -> Script[Any]:
         [reply] = yield from self._scripts.answer([call], now_ms)
@@ -130,7 +182,3 @@ def engine_for(vendor: str, alias: str) -> Engine:
             "Name another alias (django://alias) or give the store a URL of its own"
         )
     return ENGINES[vendor]()
-
-
-def _given(now_ms: int | None) -> int:
-    return wall_ms() if now_ms is None else now_ms

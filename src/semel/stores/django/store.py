@@ -37,6 +37,9 @@ class DjangoStore(Face):
         )
         return reply
 
+    def doubts(self, before: frozenset[str] | None) -> frozenset[str]:
+        return self._lender.run(self._lender.engine.doubts(before), hand_back=True)
+
     def purge(self, *, limit: int) -> int:
         engine, gone = self._lender.engine, 0
         while gone < limit:

@@ -73,7 +73,7 @@ def failures_of(shown: str) -> Iterator[None]:
     except psycopg.Error as error:
         silent = isinstance(error, Silent | ConnectionTimeout)
         kind, way_out = MEANINGS.get(error.sqlstate or "", (StoreTimeout if silent else StoreUnavailable, ""))
-        text = str(error).strip() or type(error).__name__
+        text = " ".join(str(error).split()) or type(error).__name__  # the server's words have lines and tabs
         if STATEMENT_POOLING in text:
             kind, way_out = StoreMisconfigured, TRANSACTION_POOLING
         raise kind(f"{shown}: {text}" + (f"; {way_out}" if way_out else "")) from error

@@ -21,6 +21,7 @@ class LostBackends:
 
     def __init__(self) -> None:
         self._names: dict[str, None] = {}
+        """With the time of their start, or their numbers alone, where asking for that would be one statement more."""
         self.has_unnamed = False
         """Behind a pooler no process is known by its name: there every transaction that is open may be meant."""
 
@@ -49,5 +50,5 @@ def doubts(table: str, calls: Sequence[Doubts], lost: LostBackends) -> Script[li
     names = list(named) or [""]  # how arrays are sent here needs an item
     rows = yield from do(Statement(queries.doubts(table), (names, everything)))
     alive = frozenset(name for (name,) in rows)
-    lost.forget(known - alive)
+    lost.forget(known - alive - {name.partition("@")[0] for name in alive})
     return [alive if call.before is None else alive & call.before for call in calls]

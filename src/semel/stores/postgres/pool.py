@@ -17,7 +17,8 @@ from typing import Any
 
 from semel.core.effects import Effect, T
 from semel.drive import adrive, drive
-from semel.errors import StoreTimeout
+from semel.errors import StoreTimeout, StoreUnavailable
+from semel.stores.deadline import find_due_s, tell_due
 from semel.stores.local import AsyncOnce, Once
 from semel.stores.postgres import schema
 from semel.stores.postgres.connect import AsyncLink, Link, failures_of
@@ -42,14 +43,18 @@ class Connections:
         self._ready = Once()
 
     def run(self, script: Script[T]) -> T:
-        due_s = time.monotonic() + self._settings.timeout_s
-        if not self._ready.done:
-            self._ready.do(lambda: self._make_ready(due_s))
-        link = self._take(due_s)
+        due_s = find_due_s(time.monotonic(), self._settings.timeout_s)
         try:
-            return drive(script, link.perform)
-        finally:
-            self._give_back(link)
+            if not self._ready.done:
+                self._ready.do(lambda: self._make_ready(due_s))
+            link = self._take(due_s)
+            try:
+                return drive(script, link.perform)
+            finally:
+                self._give_back(link)
+        except StoreUnavailable as failure:
+            tell_due(failure, due_s)
+            raise
 
     def run_alone(self, script: Script[T], *, due_s: float | None = None) -> T:
         """Run a script in one transaction; without `due_s` with all the time that a migration needs."""

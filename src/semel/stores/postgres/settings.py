@@ -56,5 +56,5 @@ def _conninfo(url: StoreUrl, timeout_ms: int) -> str:
     try:
         conninfo_to_dict(text)
     except psycopg.ProgrammingError as error:
-        raise StoreMisconfigured(f"{url.shown} is not a PostgreSQL URL: {str(error).strip()}") from None
+        raise StoreMisconfigured(f"{url.shown} is not a PostgreSQL URL: {' '.join(str(error).split())}") from None
     return text

@@ -17,6 +17,7 @@ from semel.core.records import Key
 from semel.drive import drive
 from semel.errors import StoreUnavailable
 from semel.store import Clock, Counts, Filter, Finding, Page
+from semel.stores.deadline import find_due_s, tell_due
 from semel.stores.faces import Face
 from semel.stores.local import Once, PerProcess
 from semel.stores.redis.check import check
@@ -51,10 +52,15 @@ class Link:
 
     def run(self, plan: Plan[T]) -> T:
         """A call has one deadline for all that it waits for: a free connection, a new one, and every command."""
-        perform = partial(self._perform, time.monotonic() + self._settings.timeout_s)
-        if not self._checked.done:
-            self._checked.do(lambda: drive(check(self._settings.shown, self._settings.accepted), perform))
-        return drive(plan, perform)
+        due_s = find_due_s(time.monotonic(), self._settings.timeout_s)
+        perform = partial(self._perform, due_s)
+        try:
+            if not self._checked.done:
+                self._checked.do(lambda: drive(check(self._settings.shown, self._settings.accepted), perform))
+            return drive(plan, perform)
+        except StoreUnavailable as failure:
+            tell_due(failure, due_s)
+            raise
 
     def examine(self) -> list[Finding]:
         """Without the check, which would refuse what is to be shown."""

@@ -6,6 +6,7 @@
   cut or a crash of the operating system may undo the last transactions, and the keys in them would then run again.
 - `synchronous=full`: it survives the power cut too, for one `fsync` per group of writes.
 - `busy_timeout_ms` (5000): how long to wait for another process that is writing before the store counts as unavailable.
+  No caller waits longer, also behind others, than that or a second.
 
 The file must be on a local disk: SQLite's WAL mode does not work across machines. The module `clock` says which
 time it goes by, and `files` what happens when it is removed while a process has it open.

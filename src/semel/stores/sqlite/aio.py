@@ -19,6 +19,7 @@ from semel.core.records import Key
 from semel.errors import StoreError
 from semel.store import Clock, Counts, Filter, Migration, Page
 from semel.stores.coalesced import CoalescedFace
+from semel.stores.deadline import find_due_s, shared_deadline
 from semel.stores.local import PerProcess
 from semel.stores.sql.migrations import printable
 from semel.stores.sqlite.at_once import Pace, Turn
@@ -54,6 +55,7 @@ class AsyncSqliteStore(CoalescedFace):
     def __init__(self, settings: Settings | str, *, clock: Clock | None = None) -> None:
         super().__init__()
         self._settings = Settings(settings) if isinstance(settings, str) else settings
+        self._timeout_s, self._late = self._settings.timeout_s, self._settings.late
         self._prompt = self._settings.synchronous == "normal"  # only then does no commit wait for the disk
         self._database = PerProcess(lambda: Database(self._settings, clock))
         self._threads = PerProcess(Threads)
@@ -94,9 +96,12 @@ class AsyncSqliteStore(CoalescedFace):
             return await super()._call(call)
         # While the writer is busy, a claim asks the reader first. A lone claim is not sent through two threads.
         if self._writing and (looks := look_first(call)) is not None:
-            found: T | None = await super()._call(looks)
-            if found is not None:
-                return found
+            with shared_deadline(find_due_s(asyncio.get_running_loop().time(), self._settings.timeout_s)):
+                found: T | None = await super()._call(looks)
+                return await self._write(call) if found is None else found
+        return await self._write(call)
+
+    async def _write(self, call: Effect[T]) -> T:
         self._writing += 1
         try:
             return await super()._call(call)

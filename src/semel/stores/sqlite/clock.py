@@ -74,6 +74,19 @@ def set_anchor() -> Script[Anchor]:
     return anchor
 
 
+def find_clock() -> Script[Clock | None]:
+    """The clock of the file; None if no process has set it since the machine was started."""
+    if find_boot() is None:
+        return wall_ms
+    anchor = yield from find_anchor()
+    return None if anchor is None else clock_of(anchor)
+
+
+def make_clock() -> Script[Clock]:
+    """The same under the write lock, where it can be set."""
+    return (yield from find_clock()) or clock_of((yield from set_anchor()))
+
+
 def clock_of(anchor: Anchor) -> Clock:
     return wall_ms if find_boot() is None else clock_from(anchor.offset_ms)
 

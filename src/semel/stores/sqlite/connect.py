@@ -22,6 +22,7 @@ from semel.stores.sqlite.clock import Anchor, find_anchor, set_anchor
 from semel.stores.sqlite.settings import Settings
 
 RETRY_S = 0.001
+NO_LIMIT = float("inf")
 FIRST_LOOK = "SELECT 1 FROM sqlite_master LIMIT 1"
 """SQLite opens the log and the shared memory with the first statement that reads."""
 NO_TEXT = re.compile(r"Could not decode to UTF-8 column '(\w+)'")
@@ -136,13 +137,13 @@ def check_version() -> None:
         )
 
 
-def patiently(settings: Settings, act: Callable[[], T]) -> T:
-    """Try until the file is free, at most for the busy timeout.
+def patiently(settings: Settings, act: Callable[[], T], due_s: float = NO_LIMIT) -> T:
+    """Try until the file is free, at most for the busy timeout, and not after `due_s`.
 
     SQLite's own waiting sleeps longer and longer, so that a busy neighbour starves it, and does not cover the switch
     to WAL when several processes begin a new file.
     """
-    deadline_s = time.monotonic() + settings.busy_timeout_ms / 1000
+    deadline_s = min(due_s, time.monotonic() + settings.busy_timeout_ms / 1000)
     while True:
         try:
             return act()
@@ -152,9 +153,9 @@ def patiently(settings: Settings, act: Callable[[], T]) -> T:
         time.sleep(RETRY_S)
 
 
-def begin(connection: sqlite3.Connection, settings: Settings) -> None:
+def begin(connection: sqlite3.Connection, settings: Settings, due_s: float = NO_LIMIT) -> None:
     """Begin a transaction that writes."""
-    patiently(settings, lambda: connection.execute("BEGIN IMMEDIATE"))
+    patiently(settings, lambda: connection.execute("BEGIN IMMEDIATE"), due_s)
 
 
 def begin_now(connection: sqlite3.Connection) -> bool:

@@ -12,6 +12,8 @@ from semel.stores.url import StoreUrl
 
 Synchronous = Literal["normal", "full"]
 BUSY_TIMEOUT_MS_MAX = 600_000
+TIMEOUT_MS_LEAST = 1_000
+"""No call is given up earlier: also who does not want to wait for a lock waits for the disk and for a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,18 @@ class Settings:
                 f"{self.path}: busy_timeout_ms must be from 0 to {BUSY_TIMEOUT_MS_MAX}, not {self.busy_timeout_ms}"
             )
         object.__setattr__(self, "path", os.path.abspath(self.path))  # a later chdir must not mean another file
+
+    @property
+    def timeout_s(self) -> float:
+        """How long a caller waits for everything: behind others, for the lock and for the disk."""
+        return max(self.busy_timeout_ms, TIMEOUT_MS_LEAST) / 1000
+
+    @property
+    def late(self) -> str:
+        return (
+            f"{self.path}: no answer within {self.timeout_s:g} s: others of this process are waiting for its lock, or "
+            "its disk does not answer"
+        )
 
     @classmethod
     def of(cls, url: StoreUrl) -> Settings:
