@@ -90,7 +90,7 @@ async def on_asyncpg(url: str) -> AsyncIterator[Steps]:
             async with (
                 pool.acquire() as connection,
                 connection.transaction(),
-                within(connection).operation(key) as op,
+                within(connection).operation(key, scope="operation") as op,
             ):
                 if not op.replayed:
                     await connection.execute(PAY)
@@ -111,7 +111,7 @@ async def on_psycopg(url: str) -> AsyncIterator[Steps]:
                 connection.execute(PAY)
 
         async def once(key: str) -> None:
-            with connection.transaction(), within(connection).operation(key) as op:
+            with connection.transaction(), within(connection).operation(key, scope="operation") as op:
                 if not op.replayed:
                     connection.execute(PAY)
                     op.result = RESULT
@@ -132,7 +132,7 @@ async def on_sqlite(path: Path, synchronous: str) -> AsyncIterator[Steps]:
                 connection.execute(PAY)
 
         async def once(key: str) -> None:
-            with connection, within(connection).operation(key) as op:
+            with connection, within(connection).operation(key, scope="operation") as op:
                 if not op.replayed:
                     connection.execute(PAY)
                     op.result = RESULT

@@ -282,7 +282,7 @@ def test_what_is_not_remembered_is_not_repeated(store: semel.Store, effects: Eff
     with pytest.raises(semel.OutcomeUnknown, match="longer ago than its retention"):
         flow.run("k", "x")
     assert effects == ["a", "b", "b"]
-    clock.ahead_ms += day_ms
+    clock.ahead_ms += 30 * day_ms  # the unknown_retention
     effects.raising.clear()
     assert flow.run("k", "x") == "c"  # another life of the key, with steps of its own
     assert effects == ["a", "b", "b", "a", "b", "c"]

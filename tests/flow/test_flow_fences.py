@@ -92,7 +92,8 @@ def test_another_life_of_the_key_has_steps_of_its_own(store: semel.Store, clock:
         effects.append("b")
         raise ConnectionError
 
-    flow = Flow("f", [keyed("a", slow), keyed("b", failing)], store=store, input=str, returns=type(None))
+    policy = semel.Policy(unknown_retention=24 * 3600)
+    flow = Flow("f", [keyed("a", slow), keyed("b", failing)], store=store, input=str, returns=type(None), policy=policy)
     with pytest.raises(ConnectionError):
         flow.run("k", "x")
     clock.ahead_ms += 23 * 3_600_000 + 60_000

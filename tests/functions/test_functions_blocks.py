@@ -28,7 +28,7 @@ def test_a_block_runs_once(store: semel.Store) -> None:
     effects: list[int] = []
 
     def pay(amount: int) -> Receipt:
-        with semel.operation("a", store=store, fingerprint=amount, returns=Receipt) as op:
+        with semel.operation("a", scope="operation", store=store, fingerprint=amount, returns=Receipt) as op:
             if op.replayed:
                 return op.result
             effects.append(amount)
@@ -62,7 +62,7 @@ def test_an_async_block_runs_once() -> None:
 
 def test_a_block_without_a_result_has_the_result_none(store: semel.Store) -> None:
     for replayed in (False, True):
-        with semel.operation("a", store=store) as op:
+        with semel.operation("a", scope="operation", store=store) as op:
             assert op.replayed is replayed
             assert op.has_result is replayed
     assert op.result is None
@@ -71,13 +71,13 @@ def test_a_block_without_a_result_has_the_result_none(store: semel.Store) -> Non
 def test_leaving_without_looking_is_an_error_the_first_time_already(store: semel.Store) -> None:
     effects: list[int] = []
     for _ in range(2):
-        with pytest.raises(semel.Misuse, match="without looking"), semel.operation("a", store=store):
+        with pytest.raises(semel.Misuse, match="without looking"), semel.operation("a", scope="operation", store=store):
             effects.append(1)
 
     async def main() -> None:
         for _ in range(2):
             with pytest.raises(semel.Misuse, match="without looking"):
-                async with semel.operation("a", store=semel.open_async_store("memory://")):
+                async with semel.operation("a", scope="operation", store=semel.open_async_store("memory://")):
                     effects.append(1)
 
     asyncio.run(main())
@@ -85,7 +85,7 @@ def test_leaving_without_looking_is_an_error_the_first_time_already(store: semel
 
 
 def test_other_misuse(store: semel.Store) -> None:
-    block = semel.operation("a", store=store)
+    block = semel.operation("a", scope="operation", store=store)
     with pytest.raises(semel.Misuse, match="not entered"):
         _ = block.operation
     with block as op:
@@ -95,16 +95,16 @@ def test_other_misuse(store: semel.Store) -> None:
         op.result = 1
     with pytest.raises(semel.Misuse, match="entered once"):
         block.__enter__()
-    with semel.operation("a", store=store) as op:
+    with semel.operation("a", scope="operation", store=store) as op:
         assert op.replayed
         with pytest.raises(semel.Misuse, match="is stored and cannot change"):
             op.result = 2
     with pytest.raises(TypeError, match="sync store"):
-        asyncio.run(_entered(semel.operation("a", store=store)))
+        asyncio.run(_entered(semel.operation("a", scope="operation", store=store)))
     with pytest.raises(TypeError, match="async with"):
-        semel.operation("a", store=store, reconcile=_entered).__enter__()
+        semel.operation("a", scope="operation", store=store, reconcile=_entered).__enter__()
     with pytest.raises(semel.Unstorable, match="lock"):
-        semel.operation("a", store=store, returns=type(threading.Lock()))
+        semel.operation("a", scope="operation", store=store, returns=type(threading.Lock()))
 
 
 async def _entered(block: Any) -> None:
@@ -114,18 +114,20 @@ async def _entered(block: Any) -> None:
 
 def test_a_block_that_raises(store: semel.Store) -> None:
     for _ in range(2):
-        block = semel.operation("a", store=store, final_errors=[LookupError])
+        block = semel.operation("a", scope="operation", store=store, final_errors=[LookupError])
         with pytest.raises(LookupError, match="final"), block:
             raise LookupError("final")
-    with pytest.raises(ValueError, match="other"), semel.operation("b", store=store):
+    with pytest.raises(ValueError, match="other"), semel.operation("b", scope="operation", store=store):
         raise ValueError("other")
     with pytest.raises(semel.OutcomeUnknown):
-        when_over(lambda: semel.operation("b", store=store).__enter__())
+        semel.operation("b", scope="operation", store=store).__enter__()
 
 
 def test_an_unknown_block_is_reconciled(store: semel.Store) -> None:
     def block(answer: object) -> semel.Block[object]:
-        return semel.operation("a", store=store, final_errors=[LookupError], reconcile=lambda: answer)
+        return semel.operation(
+            "a", scope="operation", store=store, final_errors=[LookupError], reconcile=lambda: answer
+        )
 
     with pytest.raises(ValueError, match="other"), block(None):
         raise ValueError("other")
@@ -151,12 +153,12 @@ def test_a_reconciler_raises_a_final_error() -> None:
             "reconcile": found_out,
         }
         with pytest.raises(ValueError, match="other"):
-            async with semel.operation("a", **options):
+            async with semel.operation("a", scope="operation", **options):
                 raise ValueError("other")
         for _ in range(2):
             while True:
                 try:
-                    await semel.operation("a", **options).__aenter__()
+                    await semel.operation("a", scope="operation", **options).__aenter__()
                 except semel.InProgress:
                     await asyncio.sleep(0.01)
                 except LookupError as error:
@@ -176,31 +178,31 @@ def test_a_superseded_block_is_told() -> None:
         assert not op.replayed
         op.result = "its own"
         now_ms[0] += 31_000
-        with semel.operation("a", store=store, policy=policy) as successor:
+        with semel.operation("a", scope="operation", store=store, policy=policy) as successor:
             assert (successor.replayed, successor.attempt) == (False, 2)
             successor.result = "the successor's"
 
-    with pytest.raises(semel.Superseded), semel.operation("a", store=store, policy=policy) as op:
+    with pytest.raises(semel.Superseded), semel.operation("a", scope="operation", store=store, policy=policy) as op:
         overtaken(op)
     assert op.result == "the successor's"
 
 
 def test_nested_operations_never_mix(store: semel.Store) -> None:
     assert semel.current_operation() is None
-    with semel.operation("outer", store=store) as outer:
+    with semel.operation("outer", scope="operation", store=store) as outer:
         assert not outer.replayed
         assert semel.current_operation() is outer
-        with semel.operation("inner", store=store) as inner:
+        with semel.operation("inner", scope="operation", store=store) as inner:
             assert not inner.replayed
             assert semel.current_operation() is inner
             inner.result = outer.derive("psp"), inner.derive("psp")
         assert semel.current_operation() is outer
         outer.result = "outer"
-        with pytest.raises(KeyError), semel.operation("broken", store=store):
+        with pytest.raises(KeyError), semel.operation("broken", scope="operation", store=store):
             raise KeyError
         assert semel.current_operation() is outer
     assert semel.current_operation() is None
-    with semel.operation("inner", store=store) as inner:
+    with semel.operation("inner", scope="operation", store=store) as inner:
         assert inner.replayed
         assert inner.result == (outer.derive("psp"), inner.derive("psp"))
 
@@ -209,7 +211,7 @@ def test_concurrent_tasks_see_their_own_operation() -> None:
     store = semel.open_async_store("memory://")
 
     async def pay(key: str) -> None:
-        async with semel.operation(key, store=store) as op:
+        async with semel.operation(key, scope="operation", store=store) as op:
             assert not op.replayed
             for _ in range(5):
                 await asyncio.sleep(0)

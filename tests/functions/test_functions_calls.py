@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 import semel
-from functions.shop import PATIENCE_S, when_over
+from functions.shop import PATIENCE_S
 from semel.events import Event, EventKind
 
 
@@ -113,8 +113,8 @@ def test_only_final_errors_are_stored(protect: Protect) -> None:
     with pytest.raises(KeyError):
         pay("not final", 1)
     for _ in range(2):
-        with pytest.raises(semel.OutcomeUnknown):  # at once: nobody works on it any more
-            when_over(lambda: pay("not final", 1))
+        with pytest.raises(semel.OutcomeUnknown):  # at once: no executor is at work any more
+            pay("not final", 1)
     assert effects == ["final", "not final"]
 
 
@@ -131,8 +131,8 @@ def test_an_error_under_at_least_once_is_taken_over(protect: Protect) -> None:
     with pytest.raises(ZeroDivisionError):
         pay("a", 1)
     with pytest.raises(semel.KeyReused):  # the key is still that request's
-        when_over(lambda: pay("a", 2))
-    assert [when_over(lambda: pay("a", 1)) for _ in range(2)] == [7, 7]
+        pay("a", 2)
+    assert [pay("a", 1) for _ in range(2)] == [7, 7]
     assert attempts == [1, 2]
 
 

@@ -158,8 +158,8 @@ def _run(
 ) -> T:
     begin = mode.opener(url, level)
     if mode.is_async:
-        return asyncio.run(arun(begin, key, work, **options))
-    return run(begin, key, lambda connection: _finished(mode, work(connection)), **options)
+        return asyncio.run(arun(begin, key, work, scope="operation", **options))
+    return run(begin, key, lambda connection: _finished(mode, work(connection)), scope="operation", **options)
 
 
 def _finished(mode: Mode, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -190,7 +190,7 @@ async def _begun(mode: Mode, url: str, level: str) -> AsyncIterator[Any]:
 
 @asynccontextmanager
 async def _block(mode: Mode, connection: Any, key: str) -> AsyncIterator[Any]:
-    block = within(connection).operation(key)
+    block = within(connection).operation(key, scope="operation")
     if mode.is_async:
         async with block as op:
             yield op

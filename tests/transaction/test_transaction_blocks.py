@@ -42,7 +42,10 @@ def operate(
     """One operation with one effect. `end` is what happens at the end of the block; says the result, and if it ran."""
 
     def sync() -> Any:
-        with mode.begin(url, "") as connection, within(connection, seal=seal).operation(key, **options) as op:
+        with (
+            mode.begin(url, "") as connection,
+            within(connection, seal=seal).operation(key, scope="operation", **options) as op,
+        ):
             if op.replayed:
                 return op.result, "replayed"
             mode.write(connection, key)
@@ -52,7 +55,10 @@ def operate(
         return op.result, "ran"
 
     async def tasks() -> Any:
-        async with mode.begin(url, "") as connection, within(connection, seal=seal).operation(key, **options) as op:
+        async with (
+            mode.begin(url, "") as connection,
+            within(connection, seal=seal).operation(key, scope="operation", **options) as op,
+        ):
             if op.replayed:
                 return op.result, "replayed"
             await mode.write(connection, key)
@@ -91,7 +97,7 @@ def test_a_rollback_takes_the_record_along(mode: Mode, urls: Mapping[str, str]) 
 def test_ending_the_transaction_with_statements_is_refused(urls: Mapping[str, str]) -> None:
     async def on_asyncpg() -> None:
         connection = await asyncpg.connect(urls["postgres"])
-        async with connection.transaction(), within(connection).operation("asyncpg.commit") as op:
+        async with connection.transaction(), within(connection).operation("asyncpg.commit", scope="operation") as op:
             assert not op.replayed
             await connection.execute("COMMIT")
             await connection.execute("BEGIN")
@@ -100,7 +106,7 @@ def test_ending_the_transaction_with_statements_is_refused(urls: Mapping[str, st
         asyncio.run(on_asyncpg())
     lite = sqlite3.connect(path_of(urls["sqlite"]))
     with lite:
-        block = within(lite).operation("sqlite.commit")
+        block = within(lite).operation("sqlite.commit", scope="operation")
         assert not block.__enter__().replayed
         lite.commit()
         lite.execute("INSERT INTO effects (name) VALUES ('another transaction')")
@@ -114,11 +120,11 @@ def test_who_does_not_look_commits_nothing(mode: Mode, urls: Mapping[str, str]) 
     url, key = urls[mode.database], f"{mode.name}.look"
 
     def sync() -> None:
-        with mode.begin(url, "") as connection, within(connection).operation(key):
+        with mode.begin(url, "") as connection, within(connection).operation(key, scope="operation"):
             mode.write(connection, key)
 
     async def tasks() -> None:
-        async with mode.begin(url, "") as connection, within(connection).operation(key):
+        async with mode.begin(url, "") as connection, within(connection).operation(key, scope="operation"):
             await mode.write(connection, key)
 
     with pytest.raises(Misuse, match=r"op\.replayed"):
@@ -139,9 +145,9 @@ def test_autocommit_is_refused_on_every_driver(urls: Mapping[str, str]) -> None:
     postgres, sqlite = urls["postgres"], urls["sqlite"]
     lite = sqlite3.connect(path_of(sqlite), isolation_level=None)
     with pytest.raises(StoreMisconfigured, match="BEGIN IMMEDIATE"):
-        within(lite).operation("a").__enter__()
+        within(lite).operation("a", scope="operation").__enter__()
     lite.execute("BEGIN")
-    with within(lite).operation("begun by hand") as op:
+    with within(lite).operation("begun by hand", scope="operation") as op:
         assert not op.replayed
     lite.execute("COMMIT")
     lite.close()
@@ -149,16 +155,16 @@ def test_autocommit_is_refused_on_every_driver(urls: Mapping[str, str]) -> None:
         psycopg.connect(postgres, autocommit=True) as connection,
         pytest.raises(StoreMisconfigured, match="autocommit"),
     ):
-        within(connection).operation("a").__enter__()
+        within(connection).operation("a", scope="operation").__enter__()
 
     async def tasks() -> None:
         connection = await asyncpg.connect(postgres)
         with pytest.raises(StoreMisconfigured, match=r"connection\.transaction"):
-            await within(connection).operation("a").__aenter__()
+            await within(connection).operation("a", scope="operation").__aenter__()
         await connection.close()
         async with aiosqlite.connect(path_of(sqlite), isolation_level=None) as light:
             with pytest.raises(StoreMisconfigured, match="BEGIN IMMEDIATE"):
-                await within(light).operation("a").__aenter__()
+                await within(light).operation("a", scope="operation").__aenter__()
 
     asyncio.run(tasks())
 
@@ -184,7 +190,7 @@ django.setup()
 from django.db import connection
 from semel.transaction import within
 try:
-    within(connection).operation("a").__enter__()
+    within(connection).operation("a", scope="operation").__enter__()
 except semel.StoreMisconfigured as error:
     print(error)
 """
@@ -207,14 +213,14 @@ def test_what_is_not_a_connection_is_refused_by_name(urls: Mapping[str, str]) ->
         within(session)
     lite = sqlite3.connect(path_of(urls["sqlite"]))
     with pytest.raises(TypeError, match="a sync connection: write `with"):
-        asyncio.run(within(lite).operation("a").__aenter__())
+        asyncio.run(within(lite).operation("a", scope="operation").__aenter__())
     lite.close()
 
 
 def test_a_database_without_our_tables_says_how_to_make_them() -> None:
     lite = sqlite3.connect(":memory:")
     with pytest.raises(StoreMisconfigured, match="migrate"):
-        within(lite).operation("a").__enter__()
+        within(lite).operation("a", scope="operation").__enter__()
     lite.close()
 
 
@@ -224,9 +230,9 @@ def test_records_are_shared_with_the_other_fronts(urls: Mapping[str, str]) -> No
         mode = next(mode for mode in MODES if mode.database == database)
         operate(mode, url, "shared", fingerprint=[1])
         with semel.open_store(url) as store:  # type: ignore[attr-defined]
-            with semel.operation("shared", store=store, fingerprint=[1]) as op:
+            with semel.operation("shared", scope="operation", store=store, fingerprint=[1]) as op:
                 assert (op.replayed, op.result) == (True, "shared")
-            with semel.operation("shared the other way", store=store) as op:
+            with semel.operation("shared the other way", scope="operation", store=store) as op:
                 assert not op.replayed
                 op.result = 7
         assert operate(mode, url, "shared the other way") == (7, "replayed")
@@ -244,7 +250,10 @@ def test_tables_in_another_schema(postgres_url: str) -> None:
     url = f"{postgres_url}?schema=apart"
     with semel.open_store(url) as store:  # type: ignore[attr-defined]
         store.migrate()
-        with psycopg.connect(postgres_url) as made, within(made, schema="apart").operation("there") as op:
+        with (
+            psycopg.connect(postgres_url) as made,
+            within(made, schema="apart").operation("there", scope="operation") as op,
+        ):
             assert not op.replayed
         assert store.get(semel.Key("", "operation", "there")) is not None
 
@@ -268,7 +277,7 @@ def test_the_happy_path_is_two_statements_and_a_replay_one(urls: Mapping[str, st
 def test_leaving_flushes_the_orm(urls: Mapping[str, str]) -> None:
     """What the database refuses is raised inside of the transaction, before the result is stored."""
     with Session(sa.create_engine(sqlalchemy_url(urls["postgres"], "psycopg"), poolclass=sa.NullPool)) as session:
-        block = within(session).operation("flushed")
+        block = within(session).operation("flushed", scope="operation")
         assert not block.__enter__().replayed
         session.add(Effect(name=None))
         with pytest.raises(sa.exc.IntegrityError):
@@ -279,7 +288,11 @@ def test_leaving_flushes_the_orm(urls: Mapping[str, str]) -> None:
 
 def _swallow(url: str) -> None:
     mode = next(mode for mode in MODES if mode.name == "sqlite3")
-    with mode.begin(url, "") as made, suppress(ArithmeticError), within(made).operation("swallowed") as op:
+    with (
+        mode.begin(url, "") as made,
+        suppress(ArithmeticError),
+        within(made).operation("swallowed", scope="operation") as op,
+    ):
         assert not op.replayed
         raise ArithmeticError
     operate(mode, url, "swallowed")

@@ -41,7 +41,7 @@ def operate(connection: psycopg.Connection[Any], key: str, nesting: str) -> str:
     with ExitStack() as stack:
         for each in nesting.split():
             stack.enter_context(getattr(connection, each)())
-        with within(connection).operation(key) as op:
+        with within(connection).operation(key, scope="operation") as op:
             if op.replayed:
                 return f"replayed {op.result}"
             connection.execute(WRITE, [key])
@@ -72,7 +72,7 @@ def test_a_block_runs_once_in_a_pipeline_of_tasks(url: str, nesting: str) -> Non
         async with await psycopg.AsyncConnection.connect(url) as connection, AsyncExitStack() as stack:
             for each in nesting.split():
                 await stack.enter_async_context(getattr(connection, each)())
-            async with within(connection).operation(key) as op:
+            async with within(connection).operation(key, scope="operation") as op:
                 if op.replayed:
                     return f"replayed {op.result}"
                 await connection.execute(WRITE, [key])
@@ -89,7 +89,11 @@ def test_a_statement_that_fails_in_the_pipeline_takes_the_record_along(
     """Its error is not known before the block ends: storing the result is what finds it."""
 
     def pay(ending: str) -> None:
-        with connection.pipeline(), connection.transaction(), within(connection).operation("fails") as op:
+        with (
+            connection.pipeline(),
+            connection.transaction(),
+            within(connection).operation("fails", scope="operation") as op,
+        ):
             assert not op.replayed
             connection.execute(WRITE, ["fails"])
             connection.execute(ending.encode())
@@ -108,7 +112,7 @@ def test_an_error_from_before_the_block_keeps_it_from_running(connection: psycop
     def pay() -> None:
         with connection.pipeline(), connection.transaction():
             connection.execute("SELECT 1/0")
-            with within(connection).operation("poisoned"):
+            with within(connection).operation("poisoned", scope="operation"):
                 raise AssertionError("entered")
 
     with pytest.raises(psycopg.errors.DivisionByZero):
@@ -118,10 +122,10 @@ def test_an_error_from_before_the_block_keeps_it_from_running(connection: psycop
 def test_a_twin_in_a_pipeline_waits_within_its_bound_and_can_go_on(
     connection: psycopg.Connection[Any], url: str
 ) -> None:
-    with psycopg.connect(url) as first, within(first).operation("twin") as op:
+    with psycopg.connect(url) as first, within(first).operation("twin", scope="operation") as op:
         assert not op.replayed
         with connection.pipeline(), connection.transaction():
-            with pytest.raises(InProgress), within(connection).operation("twin", wait=0.02):
+            with pytest.raises(InProgress), within(connection).operation("twin", scope="operation", wait=0.02):
                 pass
             assert connection.execute("SELECT 42").fetchone() == (42,)
 
@@ -130,7 +134,7 @@ def test_a_statement_that_was_sent_is_no_transaction(url: str) -> None:
     """In autocommit mode it ends by itself at the next wait, and the claim would, too."""
     with psycopg.connect(url, autocommit=True) as connection, connection.pipeline():
         connection.execute(WRITE, ["sent"])
-        with pytest.raises(semel.SemelError) as refused, within(connection).operation("sent") as op:
+        with pytest.raises(semel.SemelError) as refused, within(connection).operation("sent", scope="operation") as op:
             assert not op.replayed
         assert "no transaction is open" in str(refused.value)
     with semel.open_store(url) as store:  # type: ignore[attr-defined]
@@ -157,7 +161,7 @@ def test_sqlalchemy_is_refused_in_a_pipeline_by_name(url: str) -> None:
         with (
             below.pipeline(),
             pytest.raises(StoreMisconfigured, match=r"below SQLAlchemy is in pipeline mode.*leave the pipeline\(\)"),
-            within(connection).operation("orm"),
+            within(connection).operation("orm", scope="operation"),
         ):
             pass
 
@@ -181,7 +185,7 @@ from semel.transaction import within
 
 with transaction.atomic(), connection.connection.pipeline():
     try:
-        with within(connection).operation("k"):
+        with within(connection).operation("k", scope="operation"):
             print("entered")
     except StoreMisconfigured as error:
         print(error)

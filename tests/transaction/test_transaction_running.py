@@ -38,8 +38,8 @@ def call(mode: Mode, url: str, key: str, error: Exception | None) -> Any:
         return "done"
 
     if mode.is_async:
-        return asyncio.run(arun(mode.opener(url), key, awork, final_errors=[Declined]))
-    return run(mode.opener(url), key, work, final_errors=[Declined])
+        return asyncio.run(arun(mode.opener(url), key, awork, scope="operation", final_errors=[Declined]))
+    return run(mode.opener(url), key, work, scope="operation", final_errors=[Declined])
 
 
 @each_mode
@@ -76,7 +76,7 @@ def test_a_twin_that_runs_before_the_error_is_stored_is_the_answer(urls: Mapping
     def work(connection: Any) -> str:
         raise Declined
 
-    assert run(begin, "raced", work, final_errors=[Declined]) == "done"
+    assert run(begin, "raced", work, scope="operation", final_errors=[Declined]) == "done"
     assert effects(url, "raced") == 1
 
 
@@ -88,10 +88,10 @@ def test_a_transaction_that_was_given_up_runs_again_at_most_so_often(urls: Mappi
         raise RetryTransaction("on purpose")
 
     with pytest.raises(RetryTransaction):
-        run(MODES[0].opener(urls["postgres"]), "hopeless", work, tries_max=3)
+        run(MODES[0].opener(urls["postgres"]), "hopeless", work, scope="operation", tries_max=3)
     assert len(tried) == 3
     with pytest.raises(ValueError, match="tries_max"):
-        run(MODES[0].opener(urls["postgres"]), "hopeless", work, tries_max=0)
+        run(MODES[0].opener(urls["postgres"]), "hopeless", work, scope="operation", tries_max=0)
 
 
 def commits(exchange: Exchange) -> bool:
@@ -112,9 +112,9 @@ def test_a_connection_lost_around_commit(fault: Fault, urls: Mapping[str, str]) 
     with FaultProxy(url) as proxy:
         lost = proxy.inject(fault, when=commits)
         with pytest.raises(psycopg.OperationalError):
-            run(partial(psycopg_connection, proxy.url, ""), key, work)
+            run(partial(psycopg_connection, proxy.url, ""), key, work, scope="operation")
         assert lost.hits == 1
-        assert run(partial(psycopg_connection, proxy.url, ""), key, work) == "done"
+        assert run(partial(psycopg_connection, proxy.url, ""), key, work, scope="operation") == "done"
     assert effects(url, key) == 1
     assert len(ran) == (2 if fault is Fault.CUT_BEFORE else 1)
 
@@ -132,7 +132,7 @@ def test_a_backend_that_is_terminated_during_commit(urls: Mapping[str, str]) -> 
 
         def attempt() -> None:
             with suppress(psycopg.Error):
-                run(partial(psycopg_connection, proxy.url, ""), key, work)
+                run(partial(psycopg_connection, proxy.url, ""), key, work, scope="operation")
             stopped.set()
 
         thread = threading.Thread(target=attempt)
@@ -148,18 +148,18 @@ def test_a_backend_that_is_terminated_during_commit(urls: Mapping[str, str]) -> 
         thread.join()
     with semel.open_store(url) as store:  # type: ignore[attr-defined]
         assert (store.get(semel.Key("", "operation", key)) is not None) == (effects(url, key) == 1)
-    assert run(MODES[0].opener(url), key, work) == "done"
+    assert run(MODES[0].opener(url), key, work, scope="operation") == "done"
     assert effects(url, key) == 1
 
 
 def test_fail_stores_an_error_with_the_writes_of_its_block(urls: Mapping[str, str]) -> None:
     url = urls["postgres"]
     with psycopg.connect(url) as connection:
-        with within(connection).operation("failed", final_errors=[Declined]) as op:
+        with within(connection).operation("failed", scope="operation", final_errors=[Declined]) as op:
             assert not op.replayed
             connection.execute("INSERT INTO effects (name) VALUES ('failed')")
             op.fail(Declined("kept"))
         connection.commit()
         with pytest.raises(Declined, match="kept"):
-            within(connection).operation("failed", final_errors=[Declined]).__enter__()
+            within(connection).operation("failed", scope="operation", final_errors=[Declined]).__enter__()
     assert effects(url, "failed") == 1

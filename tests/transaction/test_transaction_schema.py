@@ -78,7 +78,7 @@ def test_a_transaction_that_goes_on_after_the_refusal_commits_no_record(mode: Mo
     key = f"{mode.name}.caught"
     migrated(url, readable_from=99)
     with mode.begin(url, "") as connection:
-        with pytest.raises(StoreMisconfigured), within(connection).operation(key):
+        with pytest.raises(StoreMisconfigured), within(connection).operation(key, scope="operation"):
             pass
         mode.write(connection, key)
     assert (effects(url, key), records(url, key)) == (1, 0)
@@ -92,10 +92,14 @@ def test_an_open_connection_notices_a_migration_in_another_process(mode: Mode, u
     connection: Any = sqlite3.connect(path_of(url)) if on_sqlite else psycopg.connect(url)
     begin = (lambda: connection) if on_sqlite else connection.transaction
     with closing(connection):
-        with begin(), within(connection).operation(f"{mode.name}.before") as op:
+        with begin(), within(connection).operation(f"{mode.name}.before", scope="operation") as op:
             assert not op.replayed
         migrated(url, readable_from=99)
-        with pytest.raises(StoreMisconfigured, match=NEWER), begin(), within(connection).operation("after"):
+        with (
+            pytest.raises(StoreMisconfigured, match=NEWER),
+            begin(),
+            within(connection).operation("after", scope="operation"),
+        ):
             pass
 
 
@@ -109,7 +113,7 @@ def test_run_a_store_with_transactions_and_a_flow_refuse_it_too(mode: Mode, url:
         store.get(semel.Key("", "", "a first use, before the migration"))
         migrated(url, readable_from=99)
         for act in (
-            lambda: run(begin, key, lambda connection: mode.write(connection, key)),
+            lambda: run(begin, key, lambda connection: mode.write(connection, key), scope="operation"),
             lambda: TransactionStore(begin).request().get(semel.Key("", "operation", key)),
             lambda: flow.run(key, "x"),
         ):
@@ -124,14 +128,17 @@ def test_the_book_of_a_named_schema_counts(urls: Mapping[str, str]) -> None:
     store.migrate()
     store.close()
     migrated(postgres_url, readable_from=99)
-    with psycopg.connect(postgres_url) as connection, within(connection, schema="billing").operation("k") as op:
+    with (
+        psycopg.connect(postgres_url) as connection,
+        within(connection, schema="billing").operation("k", scope="operation") as op,
+    ):
         assert not op.replayed
     execute(postgres_url, "DELETE FROM semel_schema WHERE number = 99")
     execute(postgres_url, "INSERT INTO billing.semel_schema VALUES (99, 'of the future', 99)")
     with (
         psycopg.connect(postgres_url) as connection,
         pytest.raises(StoreMisconfigured, match=NEWER),
-        within(connection, schema="billing").operation("k"),
+        within(connection, schema="billing").operation("k", scope="operation"),
     ):
         pass
 
@@ -145,7 +152,7 @@ def test_a_user_who_may_not_read_the_book_is_told_what_is_needed(urls: Mapping[s
         connection = await asyncpg.connect(postgres_url)
         try:
             await connection.execute(f"SET ROLE {clerk}")
-            async with connection.transaction(), within(connection).operation("k"):
+            async with connection.transaction(), within(connection).operation("k", scope="operation"):
                 pass
         finally:
             await connection.close()

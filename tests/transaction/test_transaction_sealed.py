@@ -72,9 +72,9 @@ def test_an_ordinary_sealed_store_reads_what_a_block_wrote_and_the_other_way_rou
     first, second = f"{mode.name}.block", f"{mode.name}.store"
     store = Sealed(semel.open_store(url), keys=KEYS)
     operate(mode, url, first, seal=store.seal, result=SECRET)
-    with semel.operation(first, store=store) as op:
+    with semel.operation(first, scope="operation", store=store) as op:
         assert (op.replayed, op.replayed and op.result) == (True, SECRET)
-    with semel.operation(second, store=store) as op:
+    with semel.operation(second, scope="operation", store=store) as op:
         assert not op.replayed
         op.result = SECRET
     assert is_sealed(url, second)
@@ -101,8 +101,8 @@ def test_run_seals_results_and_final_errors(mode: Mode, url: str) -> None:
             return SECRET
 
         if mode.is_async:
-            return asyncio.run(arun(mode.opener(url), key, awork, **options))
-        return run(mode.opener(url), key, work, **options)
+            return asyncio.run(arun(mode.opener(url), key, awork, scope="operation", **options))
+        return run(mode.opener(url), key, work, scope="operation", **options)
 
     done, declined = f"{mode.name}.run", f"{mode.name}.declined"
     assert [call(done, decline=False) for _ in range(2)] == [SECRET] * 2

@@ -140,11 +140,11 @@ def test_the_bound_is_kept_and_the_transaction_stays_usable(urls: Urls) -> None:
     with psycopg.connect(url) as first, psycopg.connect(url) as second:
         second.execute("SET lock_timeout = '7s'")
         second.commit()
-        block = within(first).operation("bound")
+        block = within(first).operation("bound", scope="operation")
         assert not block.__enter__().replayed
         second.execute("INSERT INTO effects (name) VALUES ('before the twin')")
         with pytest.raises(InProgress, match="50 ms") as caught:
-            within(second).operation("bound", wait=0.05).__enter__()
+            within(second).operation("bound", scope="operation", wait=0.05).__enter__()
         assert caught.value.retry_after > 0
         assert second.execute("SHOW lock_timeout").fetchone() == ("7s",)
         second.commit()
@@ -158,28 +158,28 @@ def test_the_bound_is_kept_when_the_first_had_waited_itself(urls: Urls) -> None:
     with psycopg.connect(url) as first, psycopg.connect(url) as second, psycopg.connect(url) as third:
         third.execute("SET statement_timeout = '2s'")
         third.commit()
-        assert not within(first).operation(key).__enter__().replayed
-        with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(within(second).operation(key, wait=5).__enter__)
+        with ThreadPoolExecutor(1) as pool:  # in a thread of its own: what is entered here is never left
+            assert not pool.submit(within(first).operation(key, scope="operation").__enter__).result().replayed
+            waiting = pool.submit(within(second).operation(key, scope="operation", wait=5).__enter__)
             waits = "SELECT wait_event_type FROM pg_stat_activity WHERE pid = %s"
             while first.execute(waits, [second.info.backend_pid]).fetchone() != ("Lock",):
                 first.execute("SELECT pg_stat_clear_snapshot()")
             first.rollback()
             assert not waiting.result().replayed
         with pytest.raises(InProgress, match="50 ms"):
-            within(third).operation(key, wait=0.05).__enter__()
+            within(third).operation(key, scope="operation", wait=0.05).__enter__()
 
 
 def test_another_fingerprint_is_in_progress_until_the_first_commits(urls: Urls) -> None:
     """Nobody else can read the record of an open transaction, so nobody can compare its fingerprint."""
     with psycopg.connect(urls["postgres"]) as first, psycopg.connect(urls["postgres"]) as second:
-        with within(first).operation("compared", fingerprint="one") as op:
+        with within(first).operation("compared", scope="operation", fingerprint="one") as op:
             assert not op.replayed
             with pytest.raises(InProgress):
-                within(second).operation("compared", fingerprint="another", wait=0.05).__enter__()
+                within(second).operation("compared", scope="operation", fingerprint="another", wait=0.05).__enter__()
         first.commit()
         with pytest.raises(KeyReused):
-            within(second).operation("compared", fingerprint="another").__enter__()
+            within(second).operation("compared", scope="operation", fingerprint="another").__enter__()
 
 
 def test_the_lock_timeout_is_as_before_after_waiting(urls: Urls) -> None:
@@ -189,12 +189,12 @@ def test_the_lock_timeout_is_as_before_after_waiting(urls: Urls) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("semel.transaction.postgres._lock", lambda _: 1)
             other.execute("SELECT pg_advisory_lock(1)")
-            with within(connection).operation("collides") as op:
+            with within(connection).operation("collides", scope="operation") as op:
                 assert not op.replayed
                 assert connection.execute("SHOW lock_timeout").fetchone() == ("0",)
                 op.result = "the long way"
         connection.commit()
-        with within(connection).operation("collides") as op:
+        with within(connection).operation("collides", scope="operation") as op:
             assert (op.replayed, op.result) == (True, "the long way")
 
 
@@ -205,12 +205,12 @@ def test_sqlite_says_to_begin_immediately_when_it_has_read_too_early(urls: Urls)
     second.execute("SELECT * FROM effects").fetchall()
     first.execute("INSERT INTO effects (name) VALUES ('in between')")
     with pytest.raises(RetryTransaction, match="BEGIN IMMEDIATE"):
-        within(second).operation("too early").__enter__()
+        within(second).operation("too early", scope="operation").__enter__()
     second.rollback()
     first.execute("BEGIN IMMEDIATE")
     second.execute("BEGIN")
     with pytest.raises(RetryTransaction, match="wait="):
-        within(second).operation("locked", wait=0.02).__enter__()
+        within(second).operation("locked", scope="operation", wait=0.02).__enter__()
     assert second.execute("PRAGMA busy_timeout").fetchone() == (0,)
     first.close()
     second.close()

@@ -70,7 +70,7 @@ def operate(mode: Mode, url: str, key: str, points: Points) -> object:
     """The operation, with points around the writing, and around the end of the transaction."""
     with mode.begin(url, "") as connection:
         points.here()
-        with within(connection).operation(key) as op:
+        with within(connection).operation(key, scope="operation") as op:
             if op.replayed:
                 return op.result
             mode.write(connection, key)
@@ -84,7 +84,7 @@ def operate(mode: Mode, url: str, key: str, points: Points) -> object:
 async def aoperate(mode: Mode, url: str, key: str, points: Points) -> object:
     async with mode.begin(url, "") as connection:
         points.here()
-        async with within(connection).operation(key) as op:
+        async with within(connection).operation(key, scope="operation") as op:
             if op.replayed:
                 return op.result
             await mode.write(connection, key)

@@ -78,7 +78,7 @@ class Course(Generic[In, R]):
             return (yield from self._held_now(life))
         except Exception:
             yield from do(LetGo())
-            yield from call.finish(lease, Ended(Ending.INTERRUPTED, over=True))
+            yield from call.finish(lease, Ended(Ending.UNCERTAIN))
             raise
         yield from do(LetGo())
         if isinstance(outcome, Returned):
@@ -138,7 +138,8 @@ class Course(Generic[In, R]):
         if record is None or record.result is None:
             raise OutcomeUnknown(
                 f"the flow {self._key.name!r} of {self._key.scope} was begun longer ago than its retention, and its "
-                "steps are not remembered any more: nobody can finish it. Its key is free when it is past retention."
+                "steps are not remembered any more: nobody can finish it. Its key is free at the end of "
+                "unknown_retention, or when an operator releases it."
             )
         kept = self._definition.plans.decode(record.result)
         assert isinstance(kept, Returned)

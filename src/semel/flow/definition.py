@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar, get_type_hints
 from semel.codecs.seal import Seal
 from semel.codecs.sealed import find_seal
 from semel.codecs.values import Raised, Returned, Values
-from semel.core.fingerprint import digest
+from semel.core.fingerprint import function_digest
 from semel.core.policy import Policy
 from semel.core.records import NAME_MAX, Key, Result, check_text
 from semel.errors import StoreMisconfigured, Unstorable
@@ -67,7 +67,9 @@ class Definition(Generic[In, R]):
         # A flow is taken over after a crash; what may not run twice in it is a matter of its steps.
         resumed: Options = {**options, "policy": replace(policy, guarantee="at-least-once")}
         self.settings = Settings[R].of(returns, resumed)
-        self.step_policy = Policy(lease=policy.lease, retention=policy.retention)
+        self.step_policy = Policy(
+            lease=policy.lease, retention=policy.retention, unknown_retention=policy.unknown_retention
+        )
         adapters, errors = options.get("adapters"), self.settings.values.errors
         self.plans = Values[tuple[In, Shape]](tuple[input, Shape], (), adapters)  # type: ignore[valid-type]
         self._undone = Values[Any](object, errors, adapters)
@@ -78,7 +80,7 @@ class Definition(Generic[In, R]):
         return Key(tenant, self.scope, check_text("the key of a flow", name, NAME_LIMIT))
 
     def printed(self, input: In) -> str:
-        return digest([b"flow", self.plans.canonical(input)])
+        return function_digest([b"flow", self.plans.canonical(input)])
 
     def values(self, turn: Turn[In]) -> Values[Any]:
         return self._undone if turn.undo else self._done[turn.step.name]

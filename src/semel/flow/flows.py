@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Generic, Unpack, assert_never
 
+from semel.arguments import check_options
 from semel.codecs.values import NotKept, Outcome, Raised, Returned
 from semel.core.records import Key
 from semel.errors import ResultNotKept, StoreMisconfigured
@@ -39,6 +40,7 @@ class Flow(Generic[In, R]):
         transaction: Callable[[], AbstractContextManager[object]] | None = None,
         **options: Unpack[Options],
     ) -> None:
+        check_options(options, Options, Flow)
         self._definition = Definition(name, steps, input, returns, options)
         self._definition.check_color(asynchronous=False, transaction=transaction)
         self._front = front_of(store)
@@ -86,6 +88,7 @@ class AsyncFlow(Generic[In, R]):
         transaction: Callable[[], AbstractAsyncContextManager[object]] | None = None,
         **options: Unpack[Options],
     ) -> None:
+        check_options(options, Options, AsyncFlow)
         self._definition = Definition(name, steps, input, returns, options)
         self._definition.check_color(asynchronous=True, transaction=transaction)
         self._front = async_front_of(store)

@@ -32,7 +32,7 @@ from semel.core.tables import Ending
 from semel.errors import InProgress, NotExecuted, OutcomeUnknown, ResultNotKept, StoreError
 from semel.flow.definition import Definition, Life
 from semel.flow.steps import In, Turn
-from semel.functions.plans import NOW_MS, Front, ResolveSeen, refusal
+from semel.functions.plans import Front, ResolveSeen, refusal
 
 Found = Returned[Any] | Raised | Replay | InFlight | Unknown | Mismatch | Expired
 ROUNDS_MAX = 10
@@ -121,7 +121,7 @@ class Attempt(Generic[In]):
             return (yield from self._record(turn, decision.lease, (yield from do(invoke))))
         except Exception:  # nobody works on it any more, so nobody has to wait for its lease
             with contextlib.suppress(StoreError):
-                yield from do(Renew(decision.lease, NOW_MS))
+                yield from do(Renew(decision.lease, 0))
             raise
 
     def _transact(self, invoke: Invoke[In]) -> Plan[Found]:

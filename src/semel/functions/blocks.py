@@ -1,6 +1,6 @@
 """The block: `with` or `async with` around the work of one call under a key.
 
-    with semel.operation(key, store=store) as op:
+    with semel.operation(key, scope="charge", store=store) as op:
         if op.replayed:
             return op.result
         op.result = charge(…)
@@ -18,10 +18,11 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Generic, TypeVar, Unpack, assert_never, overload
 
+from semel.arguments import check_options
 from semel.codecs.values import NotKept, Outcome, Raised, Returned
 from semel.core.decisions import Run, Settlement
 from semel.core.effects import Effect
-from semel.core.fingerprint import digest
+from semel.core.fingerprint import function_digest
 from semel.core.records import Key, Record
 from semel.drive import adrive, drive, logged
 from semel.errors import Misuse, OutcomeUnknown, ResultNotKept, Superseded
@@ -34,7 +35,6 @@ from semel.store import AsyncResolvable, AsyncStore, Resolvable, Store
 from semel.tasks import report
 
 R = TypeVar("R")
-DEFAULT_SCOPE = "operation"
 ErrorType = type[BaseException] | None
 
 
@@ -52,7 +52,7 @@ class Block(Generic[R]):
         self._store = store
         self._settings = settings
         self._ask: Callable[[], object] | None = reconcile or settings.reconcile
-        printed = digest([b"function", settings.values.canonical(fingerprint)])
+        printed = function_digest([b"function", settings.values.canonical(fingerprint)])
         self._call = Call(key, printed, secrets.token_urlsafe(16), settings)
         self._front: Front | AsyncFront | None = None
         self._operation: BlockOperation[R] | None = None
@@ -249,6 +249,20 @@ class Block(Generic[R]):
             error.add_note(f"semel: this error is final, but repeats get ResultNotKept: {ended.unstorable}")
 
 
+def block_key(key: str | Key, tenant: str, scope: str | None) -> Key:
+    """The key of a block, which has no name that would tell it from another block."""
+    if isinstance(key, Key):
+        if tenant or scope is not None:
+            raise TypeError("the Key has a tenant and a scope already: leave tenant= and scope= out")
+        return key
+    if not scope:
+        raise TypeError(
+            f'operation({key!r}) needs a scope: what is done, for instance scope="charge". Without one, two blocks '
+            "that are given the same key would be one operation, and the second would get the first one's result"
+        )
+    return Key(tenant, scope, key)
+
+
 @overload
 def operation(
     key: str | Key,
@@ -275,16 +289,16 @@ def operation(
     *,
     store: Store | AsyncStore | str,
     returns: Any = object,
-    scope: str = DEFAULT_SCOPE,
+    scope: str | None = None,
     tenant: str = "",
     fingerprint: object = None,
     **options: Unpack[Options],
 ) -> Block[Any]:
     """A block whose work takes effect once for each key: `with` a store, `async with` an async store or any URL.
 
-    `fingerprint` is whatever makes this call this one: a repeat with another is refused. `scope` keeps blocks apart
-    that may be given the same keys. `returns` is the type of `op.result` where that is more than plain data.
+    `scope` says what is done: it keeps blocks apart that are given the same keys. `fingerprint` is whatever makes this
+    call this one: a repeat with another is refused. `returns` is the type of `op.result` where that is more than plain
+    data.
     """
-    if not isinstance(key, Key):
-        key = Key(tenant, scope, key)
-    return Block(key, fingerprint, store, Settings[Any].of(returns, options))
+    check_options(options, Options, operation)
+    return Block(block_key(key, tenant, scope), fingerprint, store, Settings[Any].of(returns, options))

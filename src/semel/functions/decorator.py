@@ -6,8 +6,10 @@ import functools
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, ParamSpec, TypeVar, TypeVarTuple, Unpack, cast
 
+from semel.arguments import check_options
 from semel.core.records import Key
 from semel.functions.arguments import Arguments, Chosen
+from semel.functions.blocks import block_key
 from semel.functions.calling import ANNOTATED, Function, checked, is_async, scope_of
 from semel.functions.settings import Options
 from semel.store import AsyncStore, Store
@@ -34,6 +36,7 @@ def idempotent(
     to a function that may be moved or renamed. `returns` is the return annotation unless it is given. HTTP endpoints
     are marked by another `idempotent`, that of `semel.asgi`, `semel.flask` or `semel.django`.
     """
+    check_options(options, Options, idempotent)
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         arguments = Arguments(checked(function), key, tenant, fingerprint)
@@ -70,6 +73,7 @@ def run(
 
     Arguments that must be named go into a `functools.partial`, which then needs a `scope`.
     """
+    check_options(options, Options, run)
     if is_async(function):
         raise TypeError("run() is for sync functions: write `await semel.arun(…)` for this one")
     once = Function[R](checked(function), store, returns, options)
@@ -87,6 +91,7 @@ async def arun(
     **options: Unpack[Options],
 ) -> R:
     """The same for a coroutine function, with an async store or a URL."""
+    check_options(options, Options, arun)
     if not is_async(function):
         raise TypeError("arun() is for coroutine functions: call semel.run(…) for this one")
     once = Function[R](checked(function), store, returns, options)
@@ -94,4 +99,4 @@ async def arun(
 
 
 def _key(key: str | Key, tenant: str, function: Callable[..., object], scope: str | None) -> Key:
-    return key if isinstance(key, Key) else Key(tenant, scope_of(function, scope), key)
+    return block_key(key, tenant, scope if isinstance(key, Key) else scope_of(function, scope))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from threading import Semaphore
 from typing import Any, Generic, Protocol, TypeVar, assert_never
@@ -22,7 +21,7 @@ from semel.core.decisions import (
     Unknown,
     Unreadable,
 )
-from semel.core.effects import Effect, Plan, Renew, do
+from semel.core.effects import Effect, Plan, do
 from semel.core.protocol import acquire, settle  # fmt: skip
 from semel.core.records import Key, Lease, Record, Result
 from semel.core.tables import Ending
@@ -41,7 +40,6 @@ from semel.functions.settings import NotDone, Settings, StillUnknown
 R = TypeVar("R")
 ROUNDS_MAX = 10
 """How often a key that changes while it is being reconciled is looked at again."""
-NOW_MS = 1
 
 
 Answer = Returned[Any] | Raised | NotDone | StillUnknown
@@ -78,11 +76,10 @@ class Found(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How the work ended: what is settled, and whether nobody works on it any more."""
+    """How the work ended, and what is settled."""
 
     ending: Ending
     result: Result | None = None
-    over: bool = False
     unstorable: Unstorable | None = None
 
 
@@ -177,7 +174,7 @@ class Call(Generic[R]):
             return Ended(Ending.NOTHING_DONE)
         if isinstance(error, self.settings.values.errors):
             return self._kept(Raised(error), Ending.FAILED)
-        return Ended(Ending.INTERRUPTED, over=True)
+        return Ended(Ending.UNCERTAIN)
 
     def _kept(self, outcome: Returned[R] | Raised, ending: Ending) -> Ended:
         """A result that cannot be kept leaves a tombstone: the effect happened, and stays protected."""
@@ -194,11 +191,7 @@ class Call(Generic[R]):
 
     def finish(self, lease: Lease, ended: Ended) -> Plan[Settlement]:
         """End the attempt. Renewal must have stopped."""
-        settlement = yield from settle(lease, ended.ending, ended.result, self.policy, fingerprint=self.fingerprint)
-        if ended.over:  # nobody works any more, so nobody has to wait for the lease: it lapses now
-            with contextlib.suppress(StoreError):  # then it lapses in its own time
-                yield from do(Renew(lease, NOW_MS))
-        return settlement
+        return settle(lease, ended.ending, ended.result, self.policy, fingerprint=self.fingerprint)
 
     def held(self, settlement: Settlement) -> Found[R] | None:
         """What the store holds where another attempt took the key over; None when this one ended it."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, TypeVar, Unpack, overload
 
+from semel.arguments import check_options
 from semel.codecs.seal import Seal
 from semel.core.records import Key
-from semel.functions.blocks import DEFAULT_SCOPE
+from semel.functions.blocks import block_key
 from semel.transaction.blocks import Block
 from semel.transaction.drivers import driver_for
 from semel.transaction.sealed import check_seal
@@ -49,19 +50,20 @@ class Bound:
         key: str | Key,
         *,
         returns: Any = object,
-        scope: str = DEFAULT_SCOPE,
+        scope: str | None = None,
         tenant: str = "",
         fingerprint: object = None,
         **options: Unpack[Options],
     ) -> Block[Any]:
         """A block whose writes and whose record are committed together, or not at all.
 
-        `fingerprint` is whatever makes this call this one: a repeat with another is refused. `scope` keeps blocks apart
-        that may be given the same keys. `returns` is the type of `op.result` where that is more than plain data.
+        `scope` says what is done: it keeps blocks apart that are given the same keys. `fingerprint` is whatever makes
+        this call this one: a repeat with another is refused. `returns` is the type of `op.result` where that is more
+        than plain data.
         """
-        if not isinstance(key, Key):
-            key = Key(tenant, scope, key)
-        return Block(self._driver, key, fingerprint, Settings[Any].of(returns, options), seal=self._seal)
+        check_options(options, Options, self.operation)
+        named = block_key(key, tenant, scope)
+        return Block(self._driver, named, fingerprint, Settings[Any].of(returns, options), seal=self._seal)
 
 
 def within(connection: object, *, schema: str = "", seal: Seal | None = None) -> Bound:

@@ -1,6 +1,6 @@
 """The block: one operation inside of your transaction.
 
-    with Session.begin() as session, within(session).operation(key) as op:
+    with Session.begin() as session, within(session).operation(key, scope="charge") as op:
         if op.replayed:
             return op.result
         session.add(Payment(…))
@@ -21,7 +21,7 @@ from semel.codecs.seal import Seal
 from semel.codecs.values import NotKept, Raised, Returned
 from semel.core.decisions import Replay
 from semel.core.effects import Claim, Complete
-from semel.core.fingerprint import digest
+from semel.core.fingerprint import function_digest
 from semel.core.protocol import decide
 from semel.core.records import Key, Lease, Occupied, Result
 from semel.drive import adrive, drive
@@ -71,7 +71,7 @@ class Block(Generic[R]):
         self._driver = driver
         self._engine = sealed_engine(driver.engine, seal)
         self._settings = settings
-        printed = digest([b"function", settings.values.canonical(fingerprint)])  # as `semel.operation` does it
+        printed = function_digest([b"function", settings.values.canonical(fingerprint)])  # as `semel.operation` does it
         claim = Claim(key, printed, secrets.token_urlsafe(16), LEASE_MS, settings.retention_ms, takeover=False)
         self._claim = claim.checked()
         self._operation: TransactionOperation[R] | None = None

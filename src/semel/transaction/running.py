@@ -11,9 +11,11 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, Unpack
 
+from semel.arguments import check_options
 from semel.codecs.seal import Seal
 from semel.core.records import Key
-from semel.functions.blocks import DEFAULT_SCOPE
+from semel.functions.blocks import block_key
+from semel.functions.calling import scope_of
 from semel.transaction.binding import within
 from semel.transaction.blocks import Block
 from semel.transaction.errors import retry_of
@@ -47,8 +49,10 @@ def run(
     """Do `work(connection)` once for each key, in a transaction that `begin()` opens and commits.
 
     `begin` gives a connection or session with its transaction: `Session.begin`, `engine.begin`, `pool.connection`.
+    `scope` is the full name of `work` unless it is given: give it to a function that may be moved or renamed.
     """
-    call: _Call[R] = _Call(key, options)
+    check_options(options, RunOptions, run)
+    call: _Call[R] = _Call.of(key, work, options)
     for number in range(tries_max):
         try:
             return _once(begin, call, work)
@@ -67,7 +71,8 @@ async def arun(
     **options: Unpack[RunOptions],
 ) -> R:
     """The same for tasks."""
-    call: _Call[R] = _Call(key, options)
+    check_options(options, RunOptions, arun)
+    call: _Call[R] = _Call.of(key, work, options)
     for number in range(tries_max):
         try:
             return await _aonce(begin, call, work)
@@ -86,15 +91,23 @@ class _Final(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Call(Generic[R]):
-    key: str | Key
+    key: Key
     options: RunOptions
+
+    @classmethod
+    def of(cls, key: str | Key, work: Callable[..., object], options: RunOptions) -> _Call[R]:
+        """The scope is the full name of the work unless it is given."""
+        tenant, scope = options.pop("tenant", ""), options.pop("scope", None)
+        if not isinstance(key, Key):
+            scope = scope_of(work, scope)
+        return cls(block_key(key, tenant, scope), options)
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
         return tuple(self.options.get("final_errors", ()))
 
     def block(self, connection: object) -> Block[Any]:
-        options: dict[str, Any] = {"scope": DEFAULT_SCOPE, "returns": object, **self.options}
+        options: dict[str, Any] = {"returns": object, **self.options}
         bound = within(connection, schema=options.pop("schema", ""), seal=options.pop("seal", None))
         return bound.operation(self.key, **options)
 

@@ -12,9 +12,11 @@ from semel.clock import wall_ms
 from semel.core.effects import Claim, Complete, Read, do
 from semel.core.records import Acquired, Key, Occupied, Record
 from semel.errors import StoreError
+from semel.store import Clock
 from semel.stores.sql.migrations import NEWEST, refuse_unfit
 from semel.stores.sql.statements import Script, Statement
 from semel.stores.sqlite import schema, scripts
+from semel.stores.sqlite.clock import find_clock, make_clock
 from semel.transaction.errors import SavepointGone
 from semel.transaction.scripts import HERE, Claimed, Granted, ended_inside
 
@@ -29,6 +31,10 @@ FIND_UNFIT = f"""INSERT INTO semel_schema (number, title, readable_from)
 class SqliteEngine:
     tells_twins = False  # there is one writer at a time, whatever it writes
 
+    def __init__(self) -> None:
+        self._clock: Clock = wall_ms
+        """That of the file, once a claim has found it: a connection leads to one file."""
+
     def claim(self, call: Claim, wait_ms: int | None) -> Script[Claimed]:
         reply = yield from (self._claim(call) if wait_ms is None else self._within(wait_ms, call))
         if isinstance(reply, Occupied):
@@ -40,7 +46,8 @@ class SqliteEngine:
     def _claim(self, call: Claim) -> Script[Acquired | Occupied]:
         for number, readable_from in (yield from do(Statement(FIND_UNFIT))):
             refuse_unfit(number, readable_from, KNOWN, HERE)
-        [reply] = yield from scripts.claim([call], wall_ms())
+        self._clock = yield from make_clock()
+        [reply] = yield from scripts.claim([call], self._clock())
         return reply
 
     def _within(self, wait_ms: int, call: Claim) -> Script[Acquired | Occupied]:
@@ -60,12 +67,13 @@ class SqliteEngine:
             yield from do(Statement(f"RELEASE {mark}"))
         except SavepointGone:
             raise ended_inside(call.lease.key) from None
-        [done] = yield from scripts.complete([call], wall_ms())
+        [done] = yield from scripts.complete([call], self._clock())
         if not done:
             raise ended_inside(call.lease.key)
 
     def read(self, key: Key) -> Script[Record | None]:
         for number, readable_from in (yield from do(Statement(NEWEST))):
             refuse_unfit(number, readable_from, KNOWN, HERE)
-        [found] = yield from scripts.read([Read(key)], wall_ms())
+        clock = (yield from find_clock()) or wall_ms
+        [found] = yield from scripts.read([Read(key)], clock())
         return found
