@@ -46,7 +46,12 @@ STATES = {
     Situation.TOMBSTONE: "tombstone",
 }
 GRANTS = (Verdict.GRANT, Verdict.TAKE_OVER)
-AFTER = {Disposal.COMPLETE: "finished", Disposal.RELEASE: "absent", Disposal.LEAVE: "unknown"}
+AFTER = {
+    Disposal.COMPLETE: "finished",
+    Disposal.RELEASE: "absent",
+    Disposal.LEAVE: "unknown",
+    Disposal.LAPSE: "unknown",
+}
 
 
 def state_diagram() -> str:

@@ -23,7 +23,7 @@ EXTRAS = {
     "semel.django": {"django", "asgiref", "rest_framework"},
     "semel.telemetry.prometheus": {"prometheus_client"},
     "semel.telemetry.opentelemetry": {"opentelemetry"},
-    "semel.gateway": {"aiohttp", "uvicorn", "uvloop", "prometheus_client", "multidict", "yarl"},
+    "semel.gateway": {"aiohttp", "httptools", "uvicorn", "uvloop", "prometheus_client", "multidict", "yarl"},
     "semel.demo": {"uvicorn"},
     "semel.cli": {"click"},
     "semel.testing": {"pytest", "hypothesis", "_pytest", "httpx"},

@@ -169,7 +169,7 @@ class Keyed:
     def settle(self, lease: Lease, ended: Ended) -> Plan[Settlement]:
         """End the attempt. Renewal must have stopped."""
         fingerprint, ending = self._claim.fingerprint, ended.ending
-        if self._transaction is not None and ending is Ending.INTERRUPTED:
+        if self._transaction is not None and ending in (Ending.INTERRUPTED, Ending.UNCERTAIN):
             ending = Ending.NOTHING_DONE  # its transaction is rolled back, so nothing is unknown
         plan = settle(lease, ending, ended.result, self.policy, fingerprint=fingerprint, kept_ms=ended.kept_ms)
         return plan if self._allowance is None else self._allowance.settle(plan)
@@ -190,19 +190,34 @@ class Keyed:
         if error is not None and failed and not operation.nothing_was_done:
             if isinstance(error, tuple(self.policy.release_exceptions)):
                 return Ended(Ending.NOTHING_DONE, None, response)
-            return self.raised(error)
-        undone = operation.nothing_was_done or (failed and self._rolled_back(error) != "")
+            return self.raised(error, response, too_large=too_large)
+        invalid = operation.refused_invalid and self.policy.release_invalid
+        undone = operation.nothing_was_done or invalid or (failed and self._rolled_back(error) != "")
         if too_large is not None:
             return self.answers.too_large(response, self.policy, nothing_done=undone, known=too_large)
         return self.answers.answered(response, self.policy, nothing_done=undone)
 
-    def raised(self, error: BaseException | None = None) -> Ended:
-        """The work raised. If the database had rolled its transaction back, nothing was done, and a repeat runs."""
+    def raised(
+        self,
+        error: BaseException | None = None,
+        response: Response | None = None,
+        *,
+        too_large: NotKept | None = None,
+    ) -> Ended:
+        """The work raised. If the database had rolled its transaction back, nothing was done, and a repeat runs.
+
+        `response` is what the application has answered for it, if it has: that is the answer then. `too_large` is
+        given if it cannot, or must not, be kept.
+        """
         if error is not None and (declared := self.answers.declared(error)) is not None:
             return declared
         if why := self._rolled_back(error):
             return self.answers.not_executed(f"Nothing was done: {why}. {REPEAT_LATER}")
-        return self.answers.raised()
+        if response is None:
+            return self.answers.raised()
+        if too_large is not None:
+            return self.answers.too_large(response, self.policy, nothing_done=False, known=too_large, raised=True)
+        return self.answers.answered(response, self.policy, nothing_done=False, raised=True)
 
     def _rolled_back(self, error: BaseException | None) -> str:
         return "" if self._transaction is None else self._transaction.gave_up(error)
@@ -253,11 +268,13 @@ class Keyed:
         try:
             return (yield from allowance.take())
         except StoreError as error:
-            yield from do(Emit(Event(EventKind.STORE_FAILED, self._claim.key, detail=str(error))))
+            yield from do(
+                Emit(Event(EventKind.STORE_FAILED, self._claim.key, detail=str(error), asker=self._claim.owner))
+            )
             return None if self.policy.on_store_error == "open" else self.answers.problem("store-unavailable")
 
     def _too_many(self, over_s: int) -> Plan[Response]:
-        yield from do(Emit(Event(EventKind.REFUSED, self._claim.key, detail="too-many-keys")))
+        yield from do(Emit(Event(EventKind.REFUSED, self._claim.key, detail="too-many-keys", asker=self._claim.owner)))
         return self.answers.problem("too-many-keys", retry_after_s=over_s)
 
 

@@ -16,14 +16,14 @@ from semel.core.http import Response
 from semel.core.policy import Policy
 from semel.core.records import Result
 from semel.core.tables import Ending
-from semel.drive import OnEvent, ignore, tell
-from semel.errors import NotCommitted, NotExecuted, OutcomeUnknown, RecordUnreadable
-from semel.events import NO_KEY, Event, EventKind
+from semel.errors import NotCommitted, NotExecuted, OutcomeUnknown, RecordUnreadable, Unanswered
 
 DIRECTIVE = b"semel-directive"
 """A response header for the middleware alone: `not-kept`, `retention=SECONDS`. It never reaches the wire."""
 LOOKED_AT = http.MARKS | {DIRECTIVE} | http.DROPPED
 """Headers that mean something to us in an application's answer, or are not kept. Most answers have none of them."""
+TRACEBACK = b"traceback"
+"""What every debugger's page shows, in upper or lower case. It tells of code and data, so no store holds it."""
 PATH_SAFE = "/:@!$&'()*+,;=~"
 """What a path may hold unquoted (RFC 3986), so that a path quoted here equals the one that most clients send."""
 STILL_ANSWERING = (
@@ -59,53 +59,55 @@ class Ended(Struct, frozen=True, gc=False):
 class Answers:
     """The answers to one request. Their links begin with `root`, below which its caller finds the application."""
 
-    __slots__ = ("_on_event", "base", "root")
+    __slots__ = ("base", "root")
 
-    def __init__(self, publish: str | None, root: str = "", on_event: OnEvent = ignore) -> None:
-        self._on_event = on_event
+    def __init__(self, publish: str | None, root: str = "") -> None:
         self.root = quote(root.rstrip("/"), PATH_SAFE) if root else ""
         self.base = None if publish is None else f"{self.root}{publish}"
 
     def problem(self, kind: str, detail: str = "", *, retry_after_s: int = http.RETRY_AFTER_S) -> Response:
         return http.problem(kind, uuid.uuid4().urn, detail=detail, base=self.base, retry_after_s=retry_after_s)
 
-    def refused(self, kind: str, detail: str) -> Response:
-        """For a request that is refused before its key is looked at, which is reported here."""
-        tell(self._on_event, Event(EventKind.REFUSED, NO_KEY, detail=kind))
-        return self.problem(kind, detail)
-
-    def too_large_body(self, size_max: int) -> Response:
-        return self.refused("body-too-large", f"The limit is {size_max} bytes.")
-
     # What the work answered
 
-    def answered(self, response: Response, policy: Policy, *, nothing_done: bool) -> Ended:
-        """The work answered."""
+    def answered(self, response: Response, policy: Policy, *, nothing_done: bool, raised: bool = False) -> Ended:
+        """The work answered, or it `raised`, and the application answered for it: a failure, whatever its status says.
+
+        A page that shows a traceback is sent, and never kept.
+        """
         not_kept, kept_ms, kept = False, None, response
         if policy.replay_headers is not None or not LOOKED_AT.isdisjoint(
             map(bytes.lower, map(http.NAME, response.headers))
         ):
             response, not_kept, kept_ms = _directed(_without_marks(response), policy)
-            kept = Response(response.status, http.kept_headers(response.headers, policy), response.body)
+            kept = response.of(http.kept_headers(response.headers, policy))
         ending = Ending.NOTHING_DONE if nothing_done else http.ending_of(response.status, policy)
         ok = response.status < 400
+        if raised:
+            ending, ok = Ending.RAISED, False
         if ending is Ending.NOTHING_DONE or ending is Ending.REFUSED:
             return Ended(ending, None, response)
-        if not_kept:
+        if not_kept or (response.status >= 500 and TRACEBACK in response.body.lower()):
             return Ended(Ending.TOO_LARGE, responses.tombstone(ok=ok), response, kept_ms)
         return Ended(ending, responses.encode(kept, ok=ok), response, kept_ms)
 
     def too_large(
-        self, response: Response, policy: Policy, *, nothing_done: bool, known: NotKept = NotKept.ENDED
+        self,
+        response: Response,
+        policy: Policy,
+        *,
+        nothing_done: bool,
+        known: NotKept = NotKept.ENDED,
+        raised: bool = False,
     ) -> Ended:
         """The work answers with more than is kept; `known` says whether it has ended."""
-        done = self.answered(response, policy, nothing_done=nothing_done)
+        done = self.answered(response, policy, nothing_done=nothing_done, raised=raised)
         if done.result is None:
             return done
         return Ended(Ending.TOO_LARGE, responses.tombstone(known, ok=done.result.ok), done.response, done.kept_ms)
 
     def raised(self) -> Ended:
-        """The work raised: a stable problem is the answer, for the first caller too."""
+        """The work raised, and nothing answers for it: a stable problem is the answer, for the first caller, too."""
         response = self.problem("internal-error")
         return Ended(Ending.RAISED, responses.encode(response, ok=False), response)
 
@@ -117,8 +119,10 @@ class Answers:
         match error:
             case NotExecuted():
                 return self.not_executed(str(error))
-            case OutcomeUnknown():  # the lease lapses, and repeats are told so
+            case Unanswered():
                 return Ended(Ending.INTERRUPTED, None, self.problem("interrupted", str(error)))
+            case OutcomeUnknown():
+                return Ended(Ending.UNCERTAIN, None, self.problem("interrupted", str(error)))
             case _:
                 return None
 
@@ -178,7 +182,7 @@ def without_directives(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[byt
 def _without_marks(response: Response) -> Response:
     """An answer that was fetched from another protected service must not carry its marks as ours."""
     headers = tuple(header for header in response.headers if header[0].lower() not in http.MARKS)
-    return response if len(headers) == len(response.headers) else Response(response.status, headers, response.body)
+    return response if len(headers) == len(response.headers) else response.of(headers)
 
 
 def _directed(response: Response, policy: Policy) -> tuple[Response, bool, int | None]:
@@ -197,4 +201,4 @@ def _directed(response: Response, policy: Policy) -> tuple[Response, bool, int |
             raise ValueError(
                 f"Semel-Directive {directive.strip()!r} is not known: it is 'not-kept' or 'retention=SECONDS'"
             )
-    return Response(response.status, tuple(without_directives(response.headers)), response.body), not_kept, kept_ms
+    return response.of(tuple(without_directives(response.headers))), not_kept, kept_ms

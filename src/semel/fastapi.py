@@ -6,18 +6,30 @@ protect(app, store="sqlite:///semel.db", identify=…)
 
 from __future__ import annotations
 
+import inspect
 import re
-from typing import Any, Protocol
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, Unpack
 
+from semel.arguments import check_options
 from semel.asgi import IdempotencyMiddleware, idempotency_exempt, idempotent
+from semel.asgi.middleware import Settings
 from semel.asgi.routes import mark_in
 from semel.asgi.types import Scope
 from semel.core.policy import Policy
 from semel.core.rules import Rule, policy_for
+from semel.invalid import frames_of, is_in, tell_invalid
 from semel.marks import Unmarked
 from semel.openapi import PARAMETER_EXAMPLES, describe
+from semel.store import AsyncStore, TransactionSource
 
 __all__ = ["Rule", "idempotency_exempt", "idempotent", "protect"]
+RUNNING = frozenset({"solve_dependencies", "run_endpoint_function"})
+"""FastAPI's functions that call what the application has written. What comes back through them may have done something.
+
+What it finds invalid it raises outside of them.
+"""
 
 
 class Application(Protocol):
@@ -26,13 +38,15 @@ class Application(Protocol):
     def add_middleware(self, middleware_class: Any, **options: Any) -> None: ...
 
 
-def protect(
-    app: Application, *, policy: Policy = Policy(), rules: tuple[Rule, ...] | list[Rule] = (), **options: Any
-) -> None:
+def protect(app: Application, *, store: AsyncStore | TransactionSource | str, **settings: Unpack[Settings]) -> None:
     """Add the middleware to `app` (same options), and show the key and the problems in its OpenAPI schema, if it has
     one.
     """
-    app.add_middleware(IdempotencyMiddleware, policy=policy, rules=rules, **options)
+    check_options(settings, Settings, protect)
+    policy, rules = settings.get("policy", Policy()), tuple(settings.get("rules", ()))
+    settings["rules"] = rules
+    app.add_middleware(IdempotencyMiddleware, store=store, **settings)
+    _tell_of_invalid_requests(app)
     make = getattr(app, "openapi", None)
     if make is not None:
 
@@ -42,7 +56,7 @@ def protect(
         app.openapi = openapi  # type: ignore[attr-defined]
 
 
-def protecting(app: Any, method: str, path: str, policy: Policy, rules: tuple[Rule, ...] | list[Rule]) -> Policy | None:
+def protecting(app: Any, method: str, path: str, policy: Policy, rules: Sequence[Rule]) -> Policy | None:
     """The policy of the endpoint that `app` has for a path of its schema."""
     for example in PARAMETER_EXAMPLES:
         scope: Scope = {"type": "http", "method": method, "path": re.sub(r"\{[^}]+\}", example, path), "headers": []}
@@ -50,3 +64,39 @@ def protecting(app: Any, method: str, path: str, policy: Policy, rules: tuple[Ru
         if not isinstance(mark, Unmarked):
             return mark if mark is not None and method in mark.methods else None
     return policy_for(method, path, rules, policy)
+
+
+def _tell_of_invalid_requests(app: Any) -> None:
+    """Tell the operation when FastAPI refuses a request without running the endpoint (`Policy.release_invalid`).
+
+    The application's own handler answers. It may be registered later than this: so it is looked up when the
+    application starts.
+    """
+    exceptions = sys.modules.get("fastapi.exceptions")
+    if exceptions is None or not hasattr(app, "exception_handlers"):  # Starlette alone validates nothing
+        return
+    kind: type[Exception] = exceptions.RequestValidationError
+    build = app.build_middleware_stack
+
+    def build_middleware_stack() -> Any:
+        handler = app.exception_handlers.get(kind)
+        if handler is not None:
+            app.exception_handlers[kind] = _telling(handler)
+        return build()
+
+    app.build_middleware_stack = build_middleware_stack
+
+
+def _telling(handler: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    from starlette.concurrency import run_in_threadpool
+
+    async def handle(request: Any, error: Exception) -> Any:
+        frames = frames_of(error)
+        ran = any(frame.f_code.co_name in RUNNING for frame in frames)
+        if is_in(frames[-1], "fastapi") and not ran:
+            tell_invalid()
+        if inspect.iscoroutinefunction(handler):
+            return await handler(request, error)
+        return await run_in_threadpool(handler, request, error)
+
+    return handle

@@ -1,10 +1,14 @@
 """Idempotency keys for Flask: `Idempotency(app, store="postgresql://…")`, and marks on views.
 
 Flask answers for exceptions itself. In a keyed request, what an error handler of the application turns into an answer
-is an answer. What none handles has *raised*: Flask reports it as always (its log, its signal, error trackers), and the
-first caller and repeats get the stable problem in place of the page for status 500. `release_exceptions` that none
-handles give the key back and get that page. `NotExecuted` gives it back and is answered with 503; a blueprint's handler
-for every exception would come before ours, and must let it pass.
+is an answer. What none handles has *raised*: Flask reports it as always (its log, its signal, error trackers), and its
+page for status 500, or that of the application's handler for it, is the answer of the first caller and of repeats. It
+counts as a failure, whatever its status says. `release_exceptions` that none handles give the key back and get that
+page. `NotExecuted` gives it back and is answered with 503, `OutcomeUnknown` leaves the outcome unknown and is answered
+with 504; a blueprint's handler for every exception would come before ours, and must let them pass.
+
+Where Flask lets exceptions through (`TESTING`, `DEBUG`, `PROPAGATE_EXCEPTIONS`), they go on from the middleware at
+once. Repeats then get the stable problem. A debugger's page is never stored.
 
 Authentication inside Flask comes after the key is looked at. `identify` takes the environ; where the session tells who
 calls, open it: `with app.request_context(environ): return current_user.get_id()`.
@@ -12,22 +16,26 @@ calls, open it: `with app.request_context(environ): return current_user.get_id()
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import TypedDict, Unpack
-from wsgiref.types import WSGIEnvironment
+from wsgiref.types import StartResponse, WSGIEnvironment
 
 from flask import Flask, got_request_exception, request
 from flask.typing import ResponseReturnValue
 from werkzeug.exceptions import HTTPException
+from werkzeug.http import HTTP_STATUS_CODES
 
 from semel import marks
+from semel.arguments import check_options
+from semel.callers import FLASK_ORDER
 from semel.core.http import Headers
 from semel.core.policy import Policy
 from semel.core.rules import Rule
 from semel.drive import OnEvent
-from semel.errors import NotExecuted, StoreMisconfigured
+from semel.errors import NotExecuted, OutcomeUnknown, StoreMisconfigured
 from semel.gate import Admitted, Refused
-from semel.marks import UNMARKED, Marked, idempotency_exempt, idempotent, nearest_mark
+from semel.marks import SAFE, UNMARKED, Mark, Marked, idempotency_exempt, idempotent, nearest_mark, see
 from semel.running import current_operation
 from semel.store import Store, TransactionSource
 from semel.werkzeug import marked_rules
@@ -49,7 +57,7 @@ class Settings(TypedDict, total=False):
     on_event: OnEvent
     quota_storage: str
     waiters_max: int
-    detached_max: int
+    detached_max: int | None
 
 
 class Idempotency:
@@ -62,6 +70,7 @@ class Idempotency:
         store: Store | TransactionSource | str | None = None,
         **settings: Unpack[Settings],
     ) -> None:
+        check_options(settings, Settings, Idempotency)
         self._store = store
         self._settings = settings
         if app is not None:
@@ -79,23 +88,43 @@ class Idempotency:
         middleware = app.extensions["semel"] = FlaskMiddleware(app, store, self._settings)
         app.wsgi_app = middleware  # type: ignore[method-assign]
         app.register_error_handler(NotExecuted, middleware.not_executed)
+        app.register_error_handler(OutcomeUnknown, middleware.outcome_unknown)
         got_request_exception.connect(report, app)
 
 
 class FlaskMiddleware(IdempotencyMiddleware):
     """The middleware that knows the routes: the mark on the view that will run comes before the rules."""
 
+    order = FLASK_ORDER
+
     def __init__(self, flask: Flask, store: Store | TransactionSource | str, settings: Settings) -> None:
         super().__init__(flask.wsgi_app, store=store, **settings)
         self._flask = flask
 
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        see(environ["REQUEST_METHOD"] in SAFE)
+        try:
+            return super().__call__(environ, start_response)
+        finally:
+            see(False)  # the thread serves other applications, too
+
     def admit(self, environ: WSGIEnvironment, headers: Headers) -> Admitted | Refused | None:
         method: str = environ["REQUEST_METHOD"]
-        mark = nearest_mark(self._view(environ), method) if marks.used else UNMARKED
+        mark: Mark = UNMARKED
+        if marks.used:
+            mark = nearest_mark(self._view(environ), method)
+            see(mark is not UNMARKED)
         return self.gate.admit(method, path_of(environ), headers, mark)
 
     def marked(self) -> Iterable[Marked]:
         return marked_rules(self._flask.url_map, self._flask.view_functions)
+
+    def usual_phrase(self, status: int) -> str:
+        return HTTP_STATUS_CODES.get(status, "Unknown").upper()
+
+    def lets_exceptions_through(self) -> bool:
+        chosen: bool | None = self._flask.config["PROPAGATE_EXCEPTIONS"]
+        return self._flask.testing or self._flask.debug if chosen is None else chosen
 
     def not_executed(self, error: NotExecuted) -> ResponseReturnValue:
         """Flask's handler for work that declares that nothing was done."""
@@ -103,7 +132,23 @@ class FlaskMiddleware(IdempotencyMiddleware):
         if operation is None:
             raise error
         operation.nothing_done()
-        response = self.gate.answers(request.script_root).not_executed(str(error)).response
+        return self._declared(error)
+
+    def outcome_unknown(self, error: OutcomeUnknown) -> ResponseReturnValue:
+        """Flask's handler for work that cannot tell how it ended: a handler for every exception would answer for it.
+
+        Flask reports it like any exception that the application does not handle.
+        """
+        if current_operation() is None:
+            raise error
+        got_request_exception.send(self._flask, exception=error)
+        self._flask.log_exception(sys.exc_info())
+        return self._declared(error)
+
+    def _declared(self, error: NotExecuted | OutcomeUnknown) -> ResponseReturnValue:
+        declared = self.gate.answers(request.script_root).declared(error)
+        assert declared is not None
+        response = declared.response
         return self._flask.response_class(response.body, response.status, wire_headers(response.headers))
 
     def _view(self, environ: WSGIEnvironment) -> object:

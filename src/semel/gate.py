@@ -7,7 +7,6 @@ is answered is in `semel.answers`, what becomes of accepted operations in `semel
 from __future__ import annotations
 
 import base64
-import re
 from binascii import b2a_base64
 from collections.abc import Iterable, Sequence
 from os import urandom
@@ -16,26 +15,27 @@ from secrets import token_bytes, token_urlsafe
 from msgspec import Struct
 
 from semel.answers import Answers
+from semel.arguments import checked_policy, checked_rules, checked_secret
 from semel.codecs.canonical import canonical_json
 from semel.core import http
-from semel.core.correlation import trace_label
+from semel.core.correlation import TRACE_LABEL, request_label
 from semel.core.effects import Claim, Plan
 from semel.core.fingerprint import URL_SAFE, Fingerprint, RequestParts, digest, fingerprint, raw
 from semel.core.hosts import host_of
-from semel.core.http import Response
+from semel.core.http import Headers, Response
 from semel.core.keys import KeyMalformed, read_key
 from semel.core.policy import Policy
 from semel.core.records import SCOPE_MAX, TENANT_MAX, Key, plain_text
 from semel.core.rules import Rule, every_policy, policy_for
-from semel.drive import OnEvent, ignore
+from semel.drive import OnEvent, ignore, tell
 from semel.errors import StoreMisconfigured
+from semel.events import NO_KEY, Event, EventKind
 from semel.marks import UNMARKED, Mark, Unmarked
 from semel.monitors import Monitored, Monitors
 
 TRACEPARENT, REQUEST_ID = b"traceparent", b"x-request-id"
 DIGESTED = "sha256:"
 JSON = Fingerprint(body="json")
-OWNER_LABEL = re.compile(r"[^0-9A-Za-z._-]")
 
 
 class Admitted(Struct, frozen=True, gc=False):
@@ -52,6 +52,10 @@ class Refused(Struct, frozen=True):
     detail: str
 
 
+def too_large_body(size_max: int) -> Refused:
+    return Refused("body-too-large", f"The limit is {size_max} bytes.")
+
+
 class Gate:
     """The settings of one middleware, checked at start-up."""
 
@@ -65,16 +69,14 @@ class Gate:
         on_event: OnEvent = ignore,
         in_transactions: bool = False,
     ) -> None:
-        self.policy = policy
+        self.policy = checked_policy(policy)
         self._in_transactions = in_transactions
         self._on_event = on_event
-        self.rules = tuple(rules)
+        self.rules = checked_rules(rules)
         self.publish = publish
         self.published_at = publish or http.WELL_KNOWN
-        self.secret = secret.encode() if isinstance(secret, str) else secret
-        if self.secret is not None and not self.secret:
-            raise StoreMisconfigured("secret= is empty: give 32 random bytes, the same to every process, or None")
-        self.rootless = Answers(publish, "", on_event)
+        self.secret = checked_secret(secret)
+        self.rootless = Answers(publish)
         self.monitors = Monitors(self.published_at, self.secret, in_transactions=in_transactions)
         self._checked: dict[int, Policy] = {}
         every = every_policy(self.rules, policy)
@@ -85,6 +87,7 @@ class Gate:
             self._check(each)
 
     def _check(self, policy: Policy) -> None:
+        checked_policy(policy, "a mark")
         if policy.guarantee == "exactly-once" and not self._in_transactions:
             raise StoreMisconfigured(
                 'Policy.guarantee="exactly-once" needs a store that gives the handler its database transaction: '
@@ -134,7 +137,15 @@ class Gate:
 
     def answers(self, root: str = "") -> Answers:
         """The answers for a caller who finds the application below `root`."""
-        return Answers(self.publish, root, self._on_event) if root else self.rootless
+        return Answers(self.publish, root) if root else self.rootless
+
+    def refuse(self, refused: Refused, answers: Answers, method: str, path: str, headers: Headers) -> Response:
+        """The answer to a request that is refused before its key is looked at, which is reported here."""
+        key = Key("", _bounded(f"{method.upper()} {path}", SCOPE_MAX), NO_KEY.name)
+        given = dict(headers)
+        label = _label(given.get(TRACEPARENT), given.get(REQUEST_ID, b""))
+        tell(self._on_event, Event(EventKind.REFUSED, key, detail=refused.kind, asker=f".{label}"))
+        return answers.problem(refused.kind, refused.detail)
 
     def monitor(self, monitored: Monitored, tenant: str | None, root: str = "") -> Plan[Response | None]:
         """How an accepted operation ended, for its own tenant; for others there is nothing."""
@@ -233,11 +244,15 @@ def _host_in(policy: Policy, request: RequestParts) -> str:
 
 def _labelled(trace: bytes | None, request_id: bytes) -> str:
     """An owner, followed by the request's correlation id, so that the record names it."""
-    text = (request_id if trace is None else trace).decode("latin-1")
-    if trace is not None and (label := trace_label(text)) is not None:
+    label = _label(trace, request_id)
+    if trace is not None and TRACE_LABEL.fullmatch(label) is not None:
         # The shorter spelling of as many bits leaves room for trace and span.
         return f"{base64.b85encode(token_bytes(16)).decode()}.{label}"
-    return f"{token_urlsafe(16)}.{OWNER_LABEL.sub('_', text)[:40]}"
+    return f"{token_urlsafe(16)}.{label}"
+
+
+def _label(trace: bytes | None, request_id: bytes) -> str:
+    return request_label(None if trace is None else trace.decode("latin-1"), request_id.decode("latin-1"))
 
 
 def _as_routed(path: str) -> str:

@@ -8,29 +8,44 @@ application stops, the plugin lets begun work end and closes the store if that i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import copy
-from typing import Any
+from typing import Any, Unpack
 
-from litestar import Litestar, Response, get
+from litestar import Response, get
 from litestar.config.app import AppConfig
-from litestar.exceptions import HTTPException, NotFoundException
+from litestar.exceptions import ClientException, HTTPException, NotFoundException
 from litestar.handlers import HTTPRouteHandler
+from litestar.middleware._internal.exceptions import ExceptionHandlerMiddleware  # it has no public name
+from litestar.openapi.config import OpenAPIConfig
+from litestar.openapi.spec import OpenAPI
 from litestar.plugins import InitPlugin
+from litestar.plugins.base import ReceiveRoutePlugin
+from litestar.routes import BaseRoute
 from litestar.types import ASGIApp
 
+from semel.arguments import check_options
 from semel.asgi import IdempotencyMiddleware
+from semel.asgi.body import KEPT, KeptBody
+from semel.asgi.middleware import Settings
 from semel.asgi.routes import litestar_mark, place_of
 from semel.asgi.types import Receive, Scope, Send
 from semel.core.policy import Policy
-from semel.core.rules import policy_for
+from semel.core.rules import every_policy, policy_for
 from semel.errors import NotExecuted
-from semel.marks import UNMARKED, Marked, Unmarked, expect, marked
+from semel.invalid import frames_of, is_in, tell_invalid
+from semel.marks import SAFE, UNMARKED, Marked, Unmarked, expect, marked
 from semel.openapi import describe
 from semel.running import current_operation
 from semel.store import AsyncStore, TransactionSource
 
 __all__ = ["IdempotencyPlugin"]
+CALLING = "_call_handler_function"
+READING = frozenset({"to_kwargs", "resolve_dependencies", "parse_values_from_connection_kwargs"})
+"""Litestar's own functions, which have no public name: one reads the arguments by the others, then calls the handler.
+
+Under other names nothing is known to be invalid: refusals are stored, which is safe.
+"""
 
 
 class LitestarMiddleware(IdempotencyMiddleware):
@@ -44,32 +59,74 @@ class LitestarMiddleware(IdempotencyMiddleware):
                     yield from marked(_path_format(route), marks, marks.__getitem__)
 
 
-class IdempotencyPlugin(InitPlugin):
+class EarlyBody:
+    """Stands in front of the application's own middlewares, which may read the body before ours can."""
+
+    def __init__(self, app: ASGIApp, policies: Sequence[Policy]) -> None:
+        self.app = app
+        self._policies = policies
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and scope["method"] not in SAFE:
+            mark = litestar_mark(scope.get("route_handler"))
+            policies = [mark] if isinstance(mark, Policy) else self._policies
+            names = {name.lower() for name, _ in scope["headers"]}
+            if any(not policy.header_set.isdisjoint(names) for policy in policies):
+                kept = KeptBody(receive, max(policy.body_max for policy in policies))
+                scope[KEPT] = kept
+                receive = kept.receive
+        await self.app(scope, receive, send)
+
+
+class IdempotencyPlugin(InitPlugin, ReceiveRoutePlugin):
     """Takes the arguments of `IdempotencyMiddleware`."""
 
-    def __init__(self, *, store: AsyncStore | TransactionSource | str, **options: Any) -> None:
-        self._shared = LitestarMiddleware(_nowhere, store=store, **options)
+    def __init__(self, *, store: AsyncStore | TransactionSource | str, **settings: Unpack[Settings]) -> None:
+        check_options(settings, Settings, IdempotencyPlugin)
+        self._shared = LitestarMiddleware(_nowhere, store=store, **settings)
+        gate = self._shared.gate
+        self._policies = every_policy(gate.rules, gate.policy)
+        self._routes: dict[str, BaseRoute] = {}
         expect()  # nobody sees that `opt` is used
 
     def on_app_init(self, app_config: AppConfig) -> AppConfig:
+        app_config.middleware.insert(0, self._early_body)
         app_config.middleware.append(self._middleware)
         app_config.exception_handlers = {NotExecuted: self._not_executed, **app_config.exception_handlers}
         app_config.route_handlers = [*app_config.route_handlers, *self._published()]
         app_config.after_exception.append(_report)
-        app_config.on_startup.append(self._describe)
+        app_config.openapi_config = self._described(app_config.openapi_config)
+        app_config.on_startup.append(self._shared.look_at_store)
         app_config.on_shutdown.append(self._shared.close)
         return app_config
 
-    def _describe(self, app: Litestar) -> None:
-        """Show the key and the problems in the OpenAPI schema, if there is one."""
-        for plugin in app.plugins:
-            schema = getattr(plugin, "provide_openapi_schema", None)  # Litestar's own, which has no public name
-            if schema is not None and app.openapi_config is not None:
-                describe(schema(), lambda method, path: self._policy_of(app, method, path))
+    def receive_route(self, route: BaseRoute) -> None:
+        """Litestar tells of each route, and again of one that got more handlers."""
+        self._routes[route.path] = route
 
-    def _policy_of(self, app: Litestar, method: str, path: str) -> Policy | None:
+    def _described(self, config: OpenAPIConfig | None) -> OpenAPIConfig | None:
+        """Show the key and the problems in the OpenAPI schema, if there is one, when Litestar makes it.
+
+        That is at the first look, and not at start-up: a schema with an error must not stop an application.
+        """
+        if config is None:
+            return None
+        kind = type(config)
+
+        def to_openapi_schema(config: OpenAPIConfig) -> OpenAPI:
+            schema = kind.to_openapi_schema(config)
+            to_schema = schema.to_schema
+            schema.to_schema = lambda: describe(to_schema(), self._policy_of)  # type: ignore[method-assign]
+            return schema
+
+        described = copy(config)  # applications may share theirs, and Litestar's default is one for all
+        # A class and not an attribute: plugins behind ours copy the configuration too, and change their copy.
+        described.__class__ = type(kind.__name__, (kind,), {"to_openapi_schema": to_openapi_schema})
+        return described
+
+    def _policy_of(self, method: str, path: str) -> Policy | None:
         gate = self._shared.gate
-        for route in app.routes:
+        for route in self._routes.values():
             if _path_format(route) == path:
                 for handler in getattr(route, "route_handlers", ()):
                     mark = litestar_mark(handler) if method in handler.http_methods else UNMARKED
@@ -78,9 +135,17 @@ class IdempotencyPlugin(InitPlugin):
         return policy_for(method, path, gate.rules, gate.policy)
 
     def _middleware(self, app: ASGIApp) -> Any:
+        """The middleware of one route.
+
+        Litestar answers for what the handler raises, and in front of all middlewares for what these raise. That is
+        too late for what stands between ours and the handler (CSRF, a router's middlewares), so it answers here, too.
+        """
         made = copy(self._shared)
-        made.app = app  # type: ignore[assignment]
+        made.app = ExceptionHandlerMiddleware(app, debug=None)  # type: ignore[assignment]
         return made
+
+    def _early_body(self, app: ASGIApp) -> Any:
+        return EarlyBody(app, self._policies)
 
     def _published(self) -> list[HTTPRouteHandler]:
         """Routes for what the middleware publishes: Litestar asks no middleware about a path that has no route."""
@@ -108,6 +173,19 @@ async def _report(error: Exception, scope: Any) -> None:
     operation = current_operation()
     if operation is not None and not isinstance(error, HTTPException):
         operation.reported = error
+    if isinstance(error, ClientException) and _is_before_the_handler(error):
+        tell_invalid()
+
+
+def _is_before_the_handler(error: Exception) -> bool:
+    """Whether Litestar itself refused the request while it read the handler's arguments."""
+    frames = frames_of(error)
+    names = [frame.f_code.co_name for frame in frames]
+    if CALLING not in names:
+        return False
+    called = frames[names.index(CALLING) + 1 :]
+    reads = not called or called[0].f_code.co_name in READING
+    return reads and all(is_in(frame, "litestar") for frame in called)
 
 
 async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:

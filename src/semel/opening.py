@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Protocol, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 from semel.errors import StoreMisconfigured
 from semel.store import AsyncStore, Clock, Store
 from semel.stores.url import StoreUrl
 
 T = TypeVar("T")
+_URLS: WeakKeyDictionary[object, str] = WeakKeyDictionary()
 GROUP = "semel.stores"
 BUILT_IN: dict[str, tuple[str, str]] = {  # scheme: (module, extra)
     "memory": ("semel.stores.memory", ""),
@@ -48,7 +51,17 @@ def _open(url: str, open_with: Callable[[Opener, StoreUrl], T]) -> T:
     parsed = StoreUrl.parse(url)
     store = open_with(opener_for(parsed), parsed)
     parsed.finish()
+    with suppress(TypeError):  # a store that takes no weak references is not remembered
+        _URLS[store] = url
     return store
+
+
+def url_of(store: object) -> str | None:
+    """The URL that `store` was opened by, with its password; None if it was made in another way."""
+    try:
+        return _URLS.get(store)
+    except TypeError:
+        return None
 
 
 def opener_for(url: StoreUrl) -> Opener:

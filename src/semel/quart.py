@@ -1,32 +1,37 @@
 """Quart: `protect(app, store="sqlite:///semel.db", identify=…)`, and marks on views.
 
 Quart answers for exceptions itself. What none of the application's error handlers turns into an answer has *raised*:
-Quart reports it as always, and the first caller and repeats get the stable problem. `NotExecuted` gives the key back.
+Quart reports it as always, and its answer (that of `errorhandler(500)`, if there is one) is stored as that of a
+failure. `NotExecuted` gives the key back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 from quart import Quart, Response, got_request_exception, request
 from werkzeug.exceptions import HTTPException
 
+from semel.arguments import check_options
 from semel.asgi import IdempotencyMiddleware, idempotency_exempt, idempotent
+from semel.asgi.middleware import Settings
 from semel.asgi.routes import place_of
 from semel.asgi.types import App, Scope
 from semel.core.rules import Rule
 from semel.errors import NotExecuted
 from semel.marks import UNMARKED, Mark, Marked, nearest_mark
 from semel.running import current_operation
+from semel.store import AsyncStore, TransactionSource
 from semel.werkzeug import marked_rules
 
 __all__ = ["Rule", "idempotency_exempt", "idempotent", "protect"]
 
 
-def protect(app: Quart, **options: Any) -> None:
+def protect(app: Quart, *, store: AsyncStore | TransactionSource | str, **settings: Unpack[Settings]) -> None:
     """Put the middleware (same options) in front of `app`."""
-    middleware = QuartMiddleware(app, **options)
+    check_options(settings, Settings, protect)
+    middleware = QuartMiddleware(app, store, settings)
     app.asgi_app = cast(Any, middleware)  # type: ignore[method-assign]
 
     async def not_executed(error: NotExecuted) -> Response:
@@ -51,8 +56,8 @@ def protect(app: Quart, **options: Any) -> None:
 class QuartMiddleware(IdempotencyMiddleware):
     """The middleware that knows the routes."""
 
-    def __init__(self, app: Quart, **options: Any) -> None:
-        super().__init__(cast(App, app.asgi_app), **options)
+    def __init__(self, app: Quart, store: AsyncStore | TransactionSource | str, settings: Settings) -> None:
+        super().__init__(cast(App, app.asgi_app), store=store, **settings)
         self._quart = app
 
     def mark(self, scope: Scope) -> Mark:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Callable
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from typing import Final, Generic, TypeVar, cast
 
 from semel.core.records import NOBODY, Key, Lease, Record, plain_text
@@ -18,12 +18,14 @@ R = TypeVar("R")
 class Operation:
     """The current operation, for the work that runs in it."""
 
-    __slots__ = ("_kept", "key", "lease", "nothing_was_done", "reported", "transaction")
+    __slots__ = ("_kept", "key", "lease", "nothing_was_done", "refused_invalid", "reported", "transaction")
 
     def __init__(self, lease: Lease, kept: Kept | None = None, transaction: object = None) -> None:
         self.key: Key = lease.key
         self.lease = lease
         self.nothing_was_done = False
+        # Its framework refused the request before the work ran: `Policy.release_invalid` says what that means.
+        self.refused_invalid = False
         # What the work raised, where its framework has reported that and answers for it.
         self.reported: Exception | None = None
         # The request's own transaction, where its front has opened one: `TransactionStore.current` finds it here.
@@ -148,6 +150,21 @@ Fronts call this in a context of the operation's own, or with None at its end.
 """
 
 
+class Inside:
+    """A block in which `operation` is current. Whatever else it does to context variables stays done."""
+
+    __slots__ = ("_operation", "_token")
+
+    def __init__(self, operation: Operation) -> None:
+        self._operation = operation
+
+    def __enter__(self) -> None:
+        self._token = _current.set(self._operation)
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._token)
+
+
 class Outside:
     """A block in which no operation is current, although it is reached from the work.
 
@@ -165,3 +182,13 @@ class Outside:
             _current.reset(self._token)
         except ValueError:  # a coroutine that is thrown away ends in the context of whoever does that
             return
+
+
+def adopt(context: Context) -> None:
+    """Take over what a task has changed in its `context`, so that code around us finds it as if there were no task.
+
+    All but the operation: a server begins the next request of a connection in the context of this one.
+    """
+    for variable, value in context.items():
+        if variable is not _current and variable.get(None) is not value:
+            variable.set(value)

@@ -22,10 +22,11 @@ AT_ONCE = sys.version_info >= (3, 12)
 # the other tasks do the same step, and that is quicker than all steps of each in turns.
 # An answer is given outside of its operation: two functions, so that the next request of the connection has none.
 # The memory store goes by a clock that does not jump with the machine's: one function for each call on it.
+# The application's context variables are taken over into its caller's context: one function.
 BOUNDS = {
     "no key": (4, 0),
-    "first": (67, 5) if AT_ONCE else (68, 6),
-    "replay": (25, 1),
+    "first": (71, 5) if AT_ONCE else (72, 6),
+    "replay": (26, 1),
 }
 
 

@@ -182,7 +182,7 @@ def test_exactly_once_adds_two_statements_to_a_transaction(postgres_url: str) ->
                 if key is None:
                     await connection.execute("SELECT 1")
                 else:
-                    async with within(connection).operation(key) as op:
+                    async with within(connection).operation(key, scope="operation") as op:
                         if not op.replayed:
                             await connection.execute("SELECT 1")
                             op.result = {"amount": 10}

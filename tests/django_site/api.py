@@ -4,14 +4,17 @@ from typing import Any
 
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.decorators import api_view
-from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.exceptions import AuthenticationFailed, ValidationError
+from rest_framework.generics import CreateAPIView
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.serializers import IntegerField, Serializer
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
 from django_site.views import effects, entered, go_on
+from semel import Policy
 from semel.django import idempotent
 from semel.django.drf import IdempotentMixin
 
@@ -86,3 +89,38 @@ class Items(IdempotentMixin, ViewSet):
     def rename(self, request: Request) -> Response:
         effects.append("rename")
         return Response({"by": request.user.pk})
+
+
+class Order(Serializer[Any]):
+    amount = IntegerField(min_value=1)
+
+    def create(self, validated_data: Any) -> Any:
+        effects.append("created")
+        if validated_data["amount"] > 100:
+            raise ValidationError("too much, and found out late")
+        return validated_data
+
+
+@idempotent(Policy(release_invalid=True))
+class Orders(IdempotentMixin, CreateAPIView[Any]):
+    """With the framework's own `create`, which validates first."""
+
+    authentication_classes: list[Any] = []
+    serializer_class = Order
+
+
+@idempotent(Policy(release_invalid=True))
+class HastyOrders(IdempotentMixin, CreateAPIView[Any]):
+    """One that does something before it validates."""
+
+    authentication_classes: list[Any] = []
+    serializer_class = Order
+
+    def create(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        effects.append("something")
+        return super().create(request, *args, **kwargs)
+
+
+@idempotent()
+class KeptOrders(Orders):
+    """Under the default policy."""

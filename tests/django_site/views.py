@@ -5,6 +5,7 @@ import io
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 
+from django.core.exceptions import SuspiciousOperation
 from django.db import connections
 from django.http import FileResponse, Http404, HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
@@ -18,6 +19,7 @@ from semel.django import idempotency_exempt, idempotent
 from semel.running import current_operation
 
 effects: list[str] = []
+headers_seen: list[dict[str, object]] = []
 entered = threading.Event()
 go_on = threading.Event()
 CHUNK = b"x" * 1000
@@ -61,6 +63,19 @@ def nothing_done(request: HttpRequest) -> HttpResponseBase:
     return HttpResponse("later", status=202)
 
 
+def undone_boom(request: HttpRequest) -> HttpResponseBase:
+    nothing_done(request)
+    raise RuntimeError("on purpose")
+
+
+def undone_break() -> Iterator[bytes]:
+    operation = current_operation()
+    assert operation is not None
+    operation.nothing_done()
+    yield CHUNK
+    raise RuntimeError("on purpose")
+
+
 def directed(request: HttpRequest) -> HttpResponseBase:
     return HttpResponse("secret", headers={"Semel-Directive": "not-kept"})
 
@@ -68,6 +83,11 @@ def directed(request: HttpRequest) -> HttpResponseBase:
 def german(request: HttpRequest) -> HttpResponseBase:
     translation.activate("de")
     return HttpResponse("ja")
+
+
+def headers(request: HttpRequest) -> HttpResponseBase:
+    headers_seen.append(dict(request.META))
+    return HttpResponse("seen")
 
 
 def slow(request: HttpRequest) -> HttpResponseBase:
@@ -102,6 +122,12 @@ ANSWERS: dict[str, Callable[[HttpRequest], HttpResponseBase]] = {
     "nothing-done": nothing_done,
     "directed": directed,
     "german": german,
+    "headers": headers,
+    "suspicious": raising(SuspiciousOperation),
+    "undone-boom": undone_boom,
+    "undone-break": lambda request: StreamingHttpResponse(undone_break()),
+    "splendid": lambda request: HttpResponse("ok", reason="Splendid"),
+    "splendid-stream": lambda request: StreamingHttpResponse(chunks(3), status=299, reason="Splendid"),
     "slow": slow,
     "echo": echo,
 }

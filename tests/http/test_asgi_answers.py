@@ -134,7 +134,7 @@ def raising(error: BaseException, *before: dict[str, Any], after_await: bool = F
 FRAMEWORK_500 = [{"type": "http.response.start", "status": 500, "headers": []}, part(b"Internal Server Error")]
 
 
-@pytest.mark.parametrize("before", [[], [START], [START, part(b"x", True)], FRAMEWORK_500])
+@pytest.mark.parametrize("before", [[], [START], [START, part(b"x", True)], FRAMEWORK_500[:1]])
 @on_loop
 async def test_a_raised_exception_is_a_stable_problem_and_goes_on(before: list[dict[str, Any]]) -> None:
     front, wire = Front(work := raising(LookupError("secret"), *before)), Wire()
@@ -145,6 +145,45 @@ async def test_a_raised_exception_is_a_stable_problem_and_goes_on(before: list[d
     assert (wire.status, wire.problem, wire.body) == (500, "internal-error", again.body)
     assert b"secret" not in wire.body
     assert (await record_of(front)).state is State.FAILED
+
+
+@pytest.mark.parametrize("status", [500, 503])
+@on_loop
+async def test_what_the_framework_answers_for_an_exception_is_the_answer(status: int) -> None:
+    answer = [{**FRAMEWORK_500[0], "status": status}, FRAMEWORK_500[1]]
+    front, wire = Front(work := raising(LookupError("secret"), *answer)), Wire()
+    with pytest.raises(LookupError):
+        await front.ask(wire)
+    again = await front.ask()
+    assert work.effects == 1, "a status that means a refusal elsewhere is none here: the work ran"
+    assert (wire.status, wire.body) == (again.status, again.body) == (status, b"Internal Server Error")
+    assert again.header("idempotent-replayed") == "true"
+    assert (await record_of(front)).state is State.FAILED
+
+
+@on_loop
+async def test_a_page_with_a_traceback_is_sent_and_never_stored() -> None:
+    answer = [FRAMEWORK_500[0], part(b"<h1>Traceback</h1> password = 'secret'")]
+    front, wire = Front(work := raising(LookupError("secret"), *answer)), Wire()
+    with pytest.raises(LookupError):
+        await front.ask(wire)
+    again = await front.ask()
+    assert b"secret" in wire.body
+    assert (work.effects, again.status, again.problem) == (1, 409, "result-not-kept")
+    result = (await record_of(front)).result
+    assert result is not None
+    assert b"secret" not in result.payload
+
+
+@on_loop
+async def test_what_the_framework_answers_for_an_exception_that_gives_the_key_back_is_sent() -> None:
+    front, wire = Front(work := raising(OSError("x"), *FRAMEWORK_500), Policy(release_exceptions=(OSError,))), Wire()
+    with pytest.raises(OSError, match="x"):
+        await front.ask(wire)
+    assert (wire.status, wire.body) == (500, b"Internal Server Error")
+    with pytest.raises(OSError, match="x"):
+        await front.ask()
+    assert work.effects == 2
 
 
 @pytest.mark.parametrize("error", [LookupError("x"), NotExecuted("x"), OSError("x")])

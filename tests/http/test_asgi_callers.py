@@ -13,7 +13,7 @@ from semel.asgi.types import Receive, Scope, Send
 from semel.core.effects import Claim, Complete, Read
 from semel.gate import Gate
 
-SECRET = "a secret"
+SECRET = "a secret of the tests"
 
 
 class Held:
@@ -451,7 +451,10 @@ async def test_a_request_keeps_the_settings_that_it_began_with(identify: Any, te
     receive = wire.receive
 
     async def receiving() -> Any:
-        front.gate, front.identify = Gate(Policy(scope="tenant"), secret="another"), lambda scope: "after"
+        front.gate, front.identify = (
+            Gate(Policy(scope="tenant"), secret="another secret of the tests"),
+            lambda scope: "after",
+        )
         return await receive()
 
     wire.receive = receiving  # type: ignore[method-assign]

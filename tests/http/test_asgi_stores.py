@@ -42,7 +42,7 @@ async def test_open_the_work_runs_and_its_answer_is_marked() -> None:
         derived.append(operation.derive("psp"))
         await reply(200, b"x", (b"semel-directive", b"not-kept"), (b"a", b"1"))(scope, receive, send)
 
-    front = Front(work := Work(answer), Policy(on_store_error="open"), secret="s")
+    front = Front(work := Work(answer), Policy(on_store_error="open"), secret="a secret of the tests")
     front.memory.faults[Claim] = "before"
     for headers in ([], [("prefer", "respond-async")]):
         wire = await front.ask(headers=headers)

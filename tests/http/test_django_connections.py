@@ -49,7 +49,7 @@ class Site:
             "store": f"django://{self.alias}",
             "identify": lambda request: "tester",
             "policy": {"lease": LEASE_S, "required": True},
-            "secret": b"s" * 32,
+            "secret": b"a secret of the tests" * 32,
         }
         return override_settings(SEMEL=given)
 

@@ -19,7 +19,7 @@ from semel.gate import Admitted, Gate
 from semel.monitors import Monitored
 
 REQUEST = RequestParts("POST", "/pay", "a=1", ((b"x", b"1"),), b'{"a":1}')
-GATE = Gate(Policy(), secret="s")
+GATE = Gate(Policy(), secret="a secret of the tests")
 ANSWERS = GATE.answers()
 
 
@@ -111,7 +111,9 @@ def test_fingerprints_of_chosen_parts() -> None:
 
 
 def test_the_secret_keys_the_fingerprint() -> None:
-    assert GATE.fingerprint(Policy(), REQUEST) != Gate(Policy(), secret=b"other").fingerprint(Policy(), REQUEST)
+    assert GATE.fingerprint(Policy(), REQUEST) != Gate(Policy(), secret=b"another secret of the tests").fingerprint(
+        Policy(), REQUEST
+    )
     assert GATE.bearer(b"Bearer x") != Gate(Policy()).bearer(b"Bearer x")
 
 
@@ -138,7 +140,7 @@ def test_the_owner_carries_the_correlation_and_stays_short() -> None:
     body=st.binary(max_size=40),
     scope=st.sampled_from(["endpoint", "tenant"]),
     fingerprint=st.sampled_from(["raw", "json"]),
-    secret=st.sampled_from([None, "s"]),
+    secret=st.sampled_from([None, "a secret of the tests"]),
 )
 def test_a_claim_is_what_its_parts_say(
     tenant: str | None, path: str, body: bytes, secret: str | None, **of: Any
@@ -195,7 +197,7 @@ def test_monitors() -> None:
     path = GATE.monitors.link(wanted)
     assert GATE.monitors.find(path) == wanted
     token, _, signature = path.rpartition("/")[2].partition(".")
-    forged = Gate(Policy(), secret="other").monitors.link(wanted)
+    forged = Gate(Policy(), secret="another secret of the tests").monitors.link(wanted)
     for bad in (
         forged,
         path[:-1],

@@ -37,7 +37,13 @@ RULES = [Rule("POST /pay", Policy(required=True))]
 
 
 def options(**more: Any) -> dict[str, Any]:
-    return {"store": "memory://", "identify": lambda scope: "me", "secret": "s", "rules": RULES, **more}
+    return {
+        "store": "memory://",
+        "identify": lambda scope: "me",
+        "secret": "a secret of the tests",
+        "rules": RULES,
+        **more,
+    }
 
 
 def leads_to(root: str, body: bytes, link: str | None) -> str:
@@ -169,7 +175,7 @@ def test_wsgi_s_script_name(script_name: str, root: str) -> None:
         assert go.wait(10)
         return text(b"done")(environ, start_response)
 
-    served = Served(slow, secret="s", rules=RULES)
+    served = Served(slow, secret="a secret of the tests", rules=RULES)
     where: dict[str, Any] = {"SCRIPT_NAME": script_name, "validate": False}
     refused = served(key=None, **where)
     assert leads_to(root, refused.body, refused.get("Link")) == "key-missing"
@@ -206,7 +212,7 @@ def test_django_s_script_prefix(way: type[ByWsgi] | type[ByAsgi]) -> None:
     views.entered.clear()
     views.go_on.clear()
     root = "/shop" if way is ByAsgi else ""  # a WSGI server gives it beside the path
-    semel = {"store": "memory://", "identify": lambda request: "me", "secret": "s"}
+    semel = {"store": "memory://", "identify": lambda request: "me", "secret": "a secret of the tests"}
     rules = [Rule("POST /async/ok", Policy(required=True))]
     with override_settings(SEMEL=semel | {"rules": rules}, FORCE_SCRIPT_NAME="/shop"), ThreadPoolExecutor(1) as threads:
         call = way()

@@ -129,7 +129,7 @@ def test_a_killed_worker_leaves_the_outcome_unknown(strict_pair: Deployment, key
             assert (again.status, again.problem, again.header("retry-after")) == (409, "outcome-unknown", None)
         assert other.post("/hold", key, b"other").problem == "key-reused"
         assert deployment.effects(key) == 1
-        deployment.move_clock(24 * 3600 * 1000)
+        deployment.move_clock(30 * 24 * 3600 * 1000)
         deployment.let_go()
         assert other.post("/hold", key).status == 201  # past retention nothing is owed any more
         assert deployment.effects(key) == 2

@@ -10,9 +10,10 @@ from typing import Any
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 import pytest
-from wsgi_calls import STORED, TEXT, FaultyStore, Served, Started, Work, call, environ_of, in_thread, text
+from werkzeug.debug import DebuggedApplication
+from wsgi_calls import STORED, TEXT, FaultyStore, Served, Started, Work, call, environ_of, in_thread, raising, text
 
-from semel import NotExecuted, Policy
+from semel import NotExecuted, OutcomeUnknown, Policy
 from semel.core.effects import Claim, Complete, Read
 from semel.drive import performer
 from semel.running import current_operation
@@ -243,19 +244,33 @@ def test_what_is_written_after_a_take_over_goes_nowhere() -> None:
     assert (answer.line, answer.body, answer.replayed) == ("202 Accepted", b"ok", True)
 
 
-def test_a_large_answer_of_a_framework_for_an_exception_is_the_problem() -> None:
+@pytest.mark.parametrize("then", [RuntimeError, OutcomeUnknown])
+def test_a_large_answer_of_a_framework_for_an_exception(then: type[Exception]) -> None:
+    """It is the application's, unless the exception says that the outcome is unknown."""
+
     def answering(environ: Environ, start_response: StartResponse) -> Iterator[bytes]:
         operation = current_operation()
         assert operation is not None
-        operation.reported = RuntimeError("boom")
+        operation.reported = then("boom")
         start_response("500 Internal Server Error", [TEXT])
-        while True:
+        for _ in range(100):
             yield b"sorry"
 
     served = Served(answering, policy=SMALL)
-    first = served()
-    assert (first.kind, first.closing) == ("internal-error", None)
-    assert served().kept == first.kept
+    first, again = served(), served()
+    if then is RuntimeError:
+        assert (first.status, first.body, again.kind) == (500, b"sorry" * 100, "result-not-kept")
+    else:
+        assert (first.kind, again.status) == ("interrupted", 409)
+    assert first.closing is None
+    assert served.work.effects == 1
+
+
+def test_a_debuggers_page_inside_is_sent_and_never_stored() -> None:
+    app = IdempotencyMiddleware(DebuggedApplication(raising(RuntimeError("boom"))), store="memory://")
+    first, again = call(app, validate=False), call(app, validate=False)
+    assert (first.status, again.kind) == (500, "result-not-kept")
+    assert b"Traceback (most recent call last)" in first.body
 
 
 def test_an_exception_goes_on_also_when_closing_fails(caplog: pytest.LogCaptureFixture) -> None:
@@ -350,7 +365,7 @@ def test_waiters_are_bounded() -> None:
 def test_repeats_are_accepted_and_the_monitor_tells_the_tenant(asked: dict[str, Any]) -> None:
     work, asked = Gated(), dict(asked)
     policy = asked.pop("policy", Policy())
-    who: dict[str, Any] = {"secret": "s", "identify": lambda environ: environ.get("REMOTE_USER")}
+    who: dict[str, Any] = {"secret": "a secret of the tests", "identify": lambda environ: environ.get("REMOTE_USER")}
     served = Served(work, policy=policy, store=MemoryStore(), **who)
     thread = in_thread(lambda: served(REMOTE_USER="ann", **asked))
     assert work.begun.wait(10)

@@ -21,8 +21,8 @@ from semel.running import current_operation
 from semel.stores.memory import MemoryStore
 from waiting import until
 
-ASYNC: dict[str, Any] = {"HTTP_PREFER": "respond-async", "validate": False}
-IN_TIME: dict[str, Any] = {"HTTP_PREFER": "respond-async, wait=20", "validate": False}
+ASYNC: dict[str, Any] = {"HTTP_PREFER": "respond-async", "validate": False, "wsgi.multithread": True}
+IN_TIME: dict[str, Any] = ASYNC | {"HTTP_PREFER": "respond-async, wait=20"}
 LOOK: dict[str, Any] = {"method": "GET", "key": None, "validate": False}
 
 
@@ -44,7 +44,7 @@ class Held(Work):
 
 
 def serve(work: Any, **settings: Any) -> Served:
-    return Served(work, store=MemoryStore(), **{"secret": "s", "detached_max": 4} | settings)
+    return Served(work, store=MemoryStore(), **{"secret": "a secret of the tests"} | settings)
 
 
 def look(ask: Callable[[], Answer]) -> Answer:
@@ -83,12 +83,60 @@ def test_work_that_ends_in_time_answers_as_always() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"detached_max": 0}, {"secret": None}])
-def test_it_is_a_choice(settings: dict[str, Any]) -> None:
-    """Without it, and without a secret for the link, the caller waits for its answer."""
+def test_it_can_be_switched_off(settings: dict[str, Any]) -> None:
+    """Then, and without a secret for the link, the caller waits for its answer."""
     work = Held()
     work.go.set()
     answer = serve(work, **settings)(**ASYNC)
     assert (answer.status, answer.body, work.threads) == (200, b"done", ["MainThread"])
+
+
+@pytest.mark.parametrize("prefer", [{}, {"HTTP_PREFER": "wait=5"}, {"HTTP_PREFER": "return=minimal"}])
+def test_who_does_not_ask_for_it_is_served_in_the_thread_of_the_server(prefer: dict[str, Any]) -> None:
+    """Nothing of this is begun for them: no thread, no copy of the environ, nothing to wait for at the end."""
+    work, given = Held(), list[WSGIEnvironment]()
+    work.go.set()
+    served = serve(work)
+    inner = served.app.app
+
+    def note(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        given.append(environ)
+        return inner(environ, start_response)
+
+    served.app.app = note
+    environ = environ_of(**prefer)
+    before = threading.active_count()
+    answer: Any = served.app(environ, lambda *_: lambda _: None)
+    assert b"".join(answer) == b"done"
+    answer.close()
+    assert (work.threads, threading.active_count() - before <= 2) == (["MainThread"], True)  # renewal, and look at once
+    assert given[0] is environ
+    assert served.app.detached._running == {}
+
+
+def test_a_server_with_one_thread_runs_nothing_beside_it_unless_that_is_chosen() -> None:
+    """`wsgi.multithread` is a promise to the application."""
+    alone = ASYNC | {"wsgi.multithread": False}
+    work = Held()
+    work.go.set()
+    assert (serve(work)(**alone).status, work.threads) == (200, ["MainThread"])
+    chosen = Held()
+    served = serve(chosen, detached_max=1)
+    assert served(**alone).status == 202
+    chosen.go.set()
+    served.app.detached.drain()
+
+
+def test_eight_of_them_run_at_once_by_default() -> None:
+    work = Held()
+    served = serve(work)
+    assert [served(key=f"k{n}", **ASYNC).status for n in range(8)] == [202] * 8
+    free = Held()
+    free.go.set()
+    served.work.answering = free.answering
+    assert (served(key="more", **ASYNC).status, free.threads) == (200, ["MainThread"])
+    work.go.set()
+    served.app.detached.drain()
 
 
 def test_their_number_has_a_bound() -> None:
@@ -196,7 +244,10 @@ def test_the_environ_outlives_the_request() -> None:
 
     work = Held(note)
     served = serve(work)
-    environ = environ_of(body=b"{}", HTTP_PREFER="respond-async") | {"gunicorn.socket": object()}
+    environ = environ_of(body=b"{}", HTTP_PREFER="respond-async") | {
+        "gunicorn.socket": object(),
+        "wsgi.multithread": True,
+    }
     answer = Answer()
 
     def start_response(status: str, headers: list[tuple[str, str]], exc_info: Any = None, /) -> Any:
@@ -214,7 +265,7 @@ def test_the_environ_outlives_the_request() -> None:
 
 def test_flask_finds_its_request() -> None:
     app, go, effects = Flask(__name__), threading.Event(), list[str]()
-    Idempotency(app, store=MemoryStore(), secret="s", identify=lambda environ: "me", detached_max=2)
+    Idempotency(app, store=MemoryStore(), secret="a secret of the tests", identify=lambda environ: "me")
 
     @app.post("/pay")
     def pay() -> tuple[str, int]:
@@ -228,6 +279,25 @@ def test_flask_finds_its_request() -> None:
     place = accepted.get("Location") or ""
     done = look(lambda: call(app, place, **LOOK))
     assert (done.status, done.body, effects) == (201, b"7", ["{}"])
+
+
+def test_what_a_framework_ends_with_its_request_is_ended_in_the_same_thread() -> None:
+    """As for SQLAlchemy's scoped sessions: made in the view, removed when Flask leaves its context."""
+    app, local, removed = Flask(__name__), threading.local(), list[str]()
+    Idempotency(app, store=MemoryStore(), secret="a secret of the tests", identify=lambda environ: "me")
+
+    @app.post("/pay")
+    def pay() -> str:
+        local.session = threading.current_thread().name
+        return "paid"
+
+    @app.teardown_appcontext
+    def remove(error: BaseException | None) -> None:
+        removed.append(getattr(local, "session", "none of this thread"))
+
+    assert call(app, **IN_TIME).status == 200
+    assert call(app, key="other").status == 200
+    assert removed == ["semel-detached", "MainThread"]
 
 
 def test_closing_waits_for_the_work(caplog: pytest.LogCaptureFixture) -> None:
@@ -254,7 +324,8 @@ def app(environ, start_response):
     start_response("201 Created", [])
     return [b"done"]
 
-served = IdempotencyMiddleware(app, store=sys.argv[1], identify=lambda environ: "me", secret="s", detached_max=1)
+secret = "a secret of the tests"
+served = IdempotencyMiddleware(app, store=sys.argv[1], identify=lambda environ: "me", secret=secret, detached_max=1)
 list(served(environ_of(HTTP_PREFER="respond-async"), lambda status, headers: print(status, flush=True)))
 """
 

@@ -1,7 +1,7 @@
 """Flask: marks on views, and exceptions that Flask answers for."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import BytesIO
 from typing import Any
 
@@ -9,9 +9,10 @@ import pytest
 from flask import Blueprint, Flask, Response, request, session, stream_with_context
 from flask.testing import FlaskClient
 from flask.views import MethodView
+from werkzeug.debug import DebuggedApplication
 from werkzeug.test import TestResponse
 
-from semel import NotExecuted, OutcomeUnknown, Policy, StoreMisconfigured
+from semel import Key, NotExecuted, OutcomeUnknown, Policy, Result, StoreMisconfigured
 from semel.flask import Idempotency, Rule, idempotency_exempt, idempotent
 from semel.running import current_operation
 
@@ -19,11 +20,19 @@ from semel.running import current_operation
 class Shop:
     """An application with one view, `/pay`, whose effects are counted."""
 
-    def __init__(self, work: Any = lambda: ("done", 201), *, testing: bool = False, **settings: Any) -> None:
+    def __init__(
+        self,
+        work: Any = lambda: ("done", 201),
+        *,
+        testing: bool = False,
+        before: Callable[[Flask], None] = lambda app: None,
+        **settings: Any,
+    ) -> None:
         self.effects = 0
         self.app = Flask("shop")
         self.app.secret_key = "secret"
         self.app.testing = testing
+        before(self.app)
         settings = {"identify": lambda environ: "me"} | settings
         self.idempotency = Idempotency(self.app, store="memory://", **settings)
         self.work = work
@@ -36,6 +45,13 @@ class Shop:
 
     def post(self, path: str = "/pay", *, key: str | None = "k", **more: Any) -> TestResponse:
         return self.client.post(path, headers={} if key is None else {"Idempotency-Key": key}, **more)
+
+    def stored(self) -> Result:
+        record = self.app.extensions["semel"].store.get(Key("me", "POST /pay", "k"))
+        assert record is not None
+        assert record.result is not None
+        result: Result = record.result
+        return result
 
 
 def raise_(error: Exception) -> Any:
@@ -64,38 +80,101 @@ def test_a_repeat_gets_the_first_answer() -> None:
     assert current_operation() is None
 
 
+@pytest.mark.parametrize("status", [201, 404, 422, "200 Splendid", 299, "299 My Phrase"])
+def test_the_reason_phrase_is_flasks(status: Any) -> None:
+    shop = Shop(lambda: Response("x", status=status))
+    bare = shop.post(key=None)
+    assert [shop.post().status for _ in range(2)] == [bare.status] * 2
+    assert shop.stored().format == ("http.1" if isinstance(status, int) else "http-reason.1")
+
+
 def test_files_still_reach_the_view() -> None:
     shop = Shop(lambda: request.files["file"].read())
     assert shop.post(data={"file": (BytesIO(b"content"), "a.txt")}).data == b"content"
 
 
-def test_an_unhandled_exception_is_reported_by_flask_and_answered_with_the_stable_problem(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("status", [500, 503, 200])
+def test_the_applications_page_for_what_it_does_not_handle_is_the_answer(
+    status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Whatever its status says, it is a failure, and never gives the key back."""
     shop = Shop(lambda: raise_(RuntimeError("boom")))
     seen: list[Exception] = []
 
     def own_page(error: Exception) -> tuple[str, int]:
         seen.append(error)
-        return "own page", 500
+        return f"own page {len(seen)}", status
 
     shop.app.register_error_handler(500, own_page)
+    shop.app.after_request(lambda response: Response(response.data, response.status, {"X-After": "request"}))
     first, again = shop.post(), shop.post()
-    assert first.json is not None
-    assert first.json["type"] == "/.well-known/idempotency#internal-error"
-    assert kept(first) == kept(again)
+    assert kept(first) == kept(again) == (status, b"own page 1")
+    assert first.headers["X-After"] == again.headers["X-After"] == "request"
+    assert again.headers["Idempotent-Replayed"] == "true"
     assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == ["boom"]
     assert len(seen) == shop.effects == 1
+    assert not shop.stored().ok
 
 
-def test_an_exception_that_flask_lets_through_goes_on_when_the_answer_is_closed() -> None:
-    shop = Shop(lambda: raise_(RuntimeError("boom")), testing=True)
-    first = shop.post()
-    assert first.status_code == 500
-    with pytest.raises(RuntimeError, match="boom"):
-        first.close()
-    assert kept(shop.post()) == kept(first)
+def test_without_a_page_of_the_application_flasks_is_the_answer() -> None:
+    shop = Shop(lambda: raise_(RuntimeError("boom")))
+    bare, first, again = shop.post(key=None), shop.post(), shop.post()
+    assert kept(first) == kept(again) == kept(bare)
+    assert again.headers["Idempotent-Replayed"] == "true"
+    assert shop.effects == 2
+
+
+def test_a_large_page_for_an_exception_is_sent_and_not_kept() -> None:
+    shop = Shop(lambda: raise_(RuntimeError("boom")), policy=Policy(result_max=10))
+    shop.app.register_error_handler(500, lambda error: ("x" * 20, 500))
+    assert kept(shop.post()) == (500, b"x" * 20)
+    again = shop.post()
+    assert again.json is not None
+    assert (again.status_code, again.json["detail"].split(",")[0]) == (409, "The operation failed")
     assert shop.effects == 1
+
+
+THROUGH = [{"TESTING": True}, {"PROPAGATE_EXCEPTIONS": True}, {"DEBUG": True}]
+
+
+@pytest.mark.parametrize("config", THROUGH)
+def test_an_exception_that_flask_lets_through_surfaces_as_without_us(config: dict[str, bool]) -> None:
+    shop = Shop(lambda: raise_(RuntimeError("boom")))
+    shop.app.config.update(config)
+    with pytest.raises(RuntimeError, match="boom"):
+        shop.post()
+    again = shop.post()
+    assert again.json is not None
+    assert (again.status_code, again.json["type"]) == (500, "/.well-known/idempotency#internal-error")
+    assert again.headers["Idempotent-Replayed"] == "true"
+    assert shop.effects == 1
+
+
+@pytest.mark.parametrize("propagate", [None, False])
+def test_testing_is_asked_only_where_nothing_is_chosen(propagate: bool | None) -> None:
+    shop = Shop(lambda: raise_(RuntimeError("boom")), testing=True)
+    shop.app.config["PROPAGATE_EXCEPTIONS"] = propagate
+    if propagate is None:
+        with pytest.raises(RuntimeError, match="boom"):
+            shop.post()
+    else:
+        assert kept(shop.post()) == kept(shop.post())
+    assert shop.effects == 1
+
+
+@pytest.mark.parametrize("config", THROUGH)
+def test_a_debuggers_page_is_sent_and_never_stored(config: dict[str, bool]) -> None:
+    def debugged(app: Flask) -> None:
+        app.config.update(config)
+        app.wsgi_app = DebuggedApplication(app.wsgi_app)  # type: ignore[method-assign]
+
+    shop = Shop(lambda: raise_(RuntimeError("boom")), before=debugged)
+    first, again = shop.post(), shop.post()
+    assert b"Traceback (most recent call last)" in first.data
+    assert again.json is not None
+    assert (again.status_code, again.json["type"]) == (409, "/.well-known/idempotency#result-not-kept")
+    assert shop.effects == 1
+    assert shop.stored() == Result("http-not-kept.1", b"", ok=False)
 
 
 def test_a_handled_exception_is_an_answer() -> None:
@@ -118,9 +197,12 @@ def test_not_executed_gives_the_key_back(testing: bool, caplog: pytest.LogCaptur
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
+@pytest.mark.parametrize("catches_all", [False, True])
 @pytest.mark.parametrize("testing", [False, True])
-def test_an_outcome_that_the_view_says_is_unknown_stays_unknown(testing: bool) -> None:
+def test_an_outcome_that_the_view_says_is_unknown_stays_unknown(testing: bool, catches_all: bool) -> None:
     shop = Shop(lambda: raise_(OutcomeUnknown("The bank hung up.")), testing=testing)
+    if catches_all:
+        shop.app.register_error_handler(Exception, lambda error: ("caught all", 500))
     answer = shop.post()
     assert answer.json is not None
     assert (answer.status_code, answer.json["detail"]) == (504, "The bank hung up.")
@@ -128,8 +210,9 @@ def test_an_outcome_that_the_view_says_is_unknown_stays_unknown(testing: bool) -
     assert shop.effects == 1
 
 
-def test_not_executed_without_a_key_is_the_applications() -> None:
-    assert Shop(lambda: raise_(NotExecuted("x"))).post(key=None).status_code == 500
+@pytest.mark.parametrize("error", [NotExecuted, OutcomeUnknown])
+def test_what_is_declared_without_a_key_is_the_applications(error: type[Exception]) -> None:
+    assert Shop(lambda: raise_(error("x"))).post(key=None).status_code == 500
 
 
 def test_release_exceptions_give_the_key_back_and_flask_answers() -> None:

@@ -31,7 +31,12 @@ def build(store: str, ledger: str) -> WSGIApplication:
         return pay(environ, start_response)
 
     return IdempotencyMiddleware(
-        app, store=store, identify=lambda environ: "me", policy=Policy(body_max=1000), secret="s", detached_max=4
+        app,
+        store=store,
+        identify=lambda environ: "me",
+        policy=Policy(body_max=1000),
+        secret="a secret of the tests",
+        detached_max=4,
     )
 
 

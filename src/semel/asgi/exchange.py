@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from semel.admission import Answered, Begun, Keyed, unsure
 from semel.answers import Answers
+from semel.asgi.body import KEPT, unread
 from semel.asgi.execution import Execution
 from semel.asgi.transaction import TransactionExecution
 from semel.asgi.types import Message, Receive, Scope, Send, send_response
+from semel.callers import ASGI_ORDER, explain
 from semel.core.decisions import Replay
 from semel.core.fingerprint import RequestParts
 from semel.core.http import Headers
@@ -20,10 +21,10 @@ from semel.core.protocol import usual
 from semel.core.reports import acquired
 from semel.drive import NOT_ASKED, adrive, tell
 from semel.errors import StoreError
-from semel.gate import Admitted, Gate
+from semel.gate import Admitted, Gate, Refused, too_large_body
 
 if TYPE_CHECKING:
-    from semel.asgi.middleware import IdempotencyMiddleware
+    from semel.asgi.middleware import IdempotencyMiddleware, Identify
 
 
 async def serve(
@@ -41,11 +42,15 @@ async def serve(
     change while the body comes: a request keeps what it began with.
     """
     policy, identify, headers = admitted.policy, front.identify, tuple(scope["headers"])
-    body = await read_body(policy.body_max, answers, headers, receive, send)
+    if KEPT in scope:
+        receive = unread(scope, receive)
+    body = await read_body(policy.body_max, headers, receive)
     if body is None:
         return
-    who = shown_by(scope, gate) if identify is None else identify(scope)
-    tenant = who if isinstance(who, str) else await told(who)
+    if isinstance(body, Refused):
+        await send_response(send, gate.refuse(body, answers, scope["method"], scope["path"], headers))
+        return
+    tenant = await caller_of(scope, gate, identify)
     path, raw = scope["path"], scope.get("raw_path", b"").decode("latin-1")
     if raw != path or "%" in raw or "?" in raw:  # hardly any
         raw = raw_path(path, raw)
@@ -70,7 +75,7 @@ async def serve(
         else:
             begun = usual(claimed, claim.fingerprint)
             if begun is not None and front.heard():
-                tell(front.listener, acquired(claim.key, begun))
+                tell(front.listener, acquired(claim.key, begun, claim.owner))
     if isinstance(begun, Replay):
         await send_response(send, answers.replay(begun.result))
         return
@@ -83,8 +88,8 @@ async def serve(
         await Execution(front, keyed, body, scope, receive, send).outlived(begun)
 
 
-async def read_body(size_max: int, answers: Answers, headers: Headers, receive: Receive, send: Send) -> bytes | None:
-    """The whole body, or None when there is nothing to serve: it was too large, or the client left meanwhile."""
+async def read_body(size_max: int, headers: Headers, receive: Receive) -> bytes | Refused | None:
+    """The whole body, a problem when it is too large, or None when the client left meanwhile."""
     length = dict(headers).get(b"content-length", b"")
     # Python refuses thousands of digits.
     if not length.isdigit() or int(length.lstrip(b"0")[:18] or 0) <= size_max:
@@ -95,8 +100,7 @@ async def read_body(size_max: int, answers: Answers, headers: Headers, receive: 
             whole = await _in_parts(size_max, message, receive)
         if whole is None or len(whole) <= size_max:
             return whole
-    await send_response(send, answers.too_large_body(size_max))
-    return None
+    return too_large_body(size_max)
 
 
 async def _in_parts(size_max: int, message: Message, receive: Receive) -> bytes | None:
@@ -110,12 +114,19 @@ async def _in_parts(size_max: int, message: Message, receive: Receive) -> bytes 
     return None
 
 
-async def told(who: str | Awaitable[str | None] | None) -> str | None:
-    """What `identify` said; it may be async."""
-    return await who if not isinstance(who, str) and inspect.isawaitable(who) else who
+async def caller_of(scope: Scope, gate: Gate, identify: Identify | None) -> str | None:
+    """Who calls: what `identify` says, which may be async; else whom the request itself shows."""
+    if identify is None:
+        return _shown_by(scope, gate)
+    try:
+        who = identify(scope)
+        return await who if not isinstance(who, str) and inspect.isawaitable(who) else who
+    except Exception as error:
+        explain(error, scope, ASGI_ORDER)
+        raise
 
 
-def shown_by(scope: Scope, gate: Gate) -> str | None:
+def _shown_by(scope: Scope, gate: Gate) -> str | None:
     """Whom the request shows: the authenticated user, else whoever holds these credentials."""
     user = scope.get("user")
     known = user is not None and getattr(user, "is_authenticated", True)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from contextvars import copy_context
 from typing import TYPE_CHECKING
 
 from semel.admission import Keyed, Unprotected
 from semel.answers import NO_ANSWER, Ended, known_of, without_directives
+from semel.asgi.handlers import ask_handler
 from semel.asgi.types import Message, Receive, Scope, Send, send_response
 from semel.codecs.responses import NotKept
 from semel.core import http
@@ -17,16 +20,18 @@ from semel.core.reports import settled
 from semel.core.tables import Ending
 from semel.drive import NOT_ASKED, adrive, tell
 from semel.errors import NotExecuted, OutcomeUnknown, StoreError
-from semel.running import Operation, Outside, enter
+from semel.running import Operation, Outside, adopt, enter
 from semel.tasks import report
 
 if TYPE_CHECKING:
     from semel.asgi.middleware import IdempotencyMiddleware
 
 UNSTORABLE = frozenset(
-    f"http.response.{name}" for name in ("pathsend", "zerocopysend", "trailers", "push", "early_hint", "debug")
+    f"http.response.{name}" for name in ("pathsend", "zerocopysend", "trailers", "push", "early_hint")
 )
 """Extensions whose answers could not be stored: for a keyed request the server is said to lack them."""
+DEBUG = "http.response.debug"
+"""What an application tells the client of its tests beside its answer (Starlette: the template and its context)."""
 
 
 class Unfinished(RuntimeError):
@@ -47,6 +52,7 @@ class Execution:
         "_caller_left",
         "_chunks",
         "_ended",
+        "_error",
         "_finished",
         "_finishing",
         "_front",
@@ -85,6 +91,8 @@ class Execution:
         self._chunks: list[bytes] = []
         self._pending: Ended | None = None
         self._stands = False
+        # What the application raised, while its handler answers for that.
+        self._error: Exception | None = None
         self._late: asyncio.Task[None] | None = None
         # How far its end is: decided, acknowledged by the store; being stored and sent, and who waits for that.
         self._ended = self._settled = self._finishing = False
@@ -95,11 +103,13 @@ class Execution:
         self._lease = begun.lease
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         running = self._execute() if isinstance(begun, Run) else self._run_unprotected()
-        work = self._front.tasks.spawn(running, ended=self._work_ended, at_once=True)
+        context = copy_context()
+        work = self._front.tasks.spawn(running, context, ended=self._work_ended, at_once=True)
         accept_s = self._keyed.accept_s
         try:
             if accept_s is None or not await self._accepted_after(work, accept_s):
                 await self._over  # not the work itself: whoever is cancelled takes along what it waits for
+                adopt(context)
                 if work.done():  # unless whoever makes tasks here puts more into them than the work
                     work.result()
         except asyncio.CancelledError:
@@ -169,18 +179,39 @@ class Execution:
 
     async def _raised(self, error: BaseException) -> None:
         """The application raised, and has not given an answer that stands."""
-        answers = self._keyed.answers
-        if (declared := answers.declared(error)) is not None:
+        keyed = self._keyed
+        if (declared := keyed.answers.declared(error)) is not None:
             await self._finish(declared)
-        elif isinstance(error, tuple(self._keyed.policy.release_exceptions)):
-            await self._leave(Ending.NOTHING_DONE)
+        elif isinstance(error, tuple(keyed.policy.release_exceptions)):
+            await self._undone()
         elif not isinstance(error, Exception):
             # Truly cancelled: nobody may say how it ended, so renewal stops and the lease lapses.
             await self._leave(Ending.INTERRUPTED)
         elif self.operation.nothing_was_done:
+            await self._undone()
+        elif self._pending is not None:
+            await self._finish(keyed.raised(error, self._response()))
+        else:
+            await self._answer_for(error)
+
+    async def _undone(self) -> None:
+        """The application raised, and nothing was done. Its framework answers, if it has not done so already."""
+        if self._pending is None:
             await self._leave(Ending.NOTHING_DONE)
         else:
-            await self._finish(answers.raised())
+            await self._finish(Ended(Ending.NOTHING_DONE, None, self._pending.response))
+
+    async def _answer_for(self, error: Exception) -> None:
+        """Finish with the answer of the application's own handler, if it has one and no answer was begun."""
+        answer = None if self._status else await ask_handler(self._scope, error)
+        if answer is not None:
+            self._error = error
+            with contextlib.suppress(Exception):  # the framework raises `error`, however the answer to it ends
+                await answer(self._scope, self._replayed_receive, self.send)
+        if self._pending is None and not self._ended:
+            await self._finish(self._keyed.raised(error))
+        else:
+            await self._finish()
 
     # What the application asks for and sends
 
@@ -216,7 +247,10 @@ class Execution:
         kind = message["type"]
         more = kind != "http.response.body" or message.get("more_body", False)
         try:
-            if self._ended or self._pending is not None:
+            if kind == DEBUG:
+                if not self._answering:
+                    await self._stream(message)
+            elif self._ended or self._pending is not None:
                 if self._streaming:
                     await self._stream(message)
             elif kind == "http.response.start":
@@ -244,11 +278,16 @@ class Execution:
 
     def _collected(self) -> None:
         """The answer is whole. It is settled when the application has returned, and its stack is not in the way."""
-        response = Response(self._status, self._headers, b"".join(self._chunks))
-        self._pending = self._keyed.answered(response, self.operation)
+        response, error = self._response(), self._error
+        self._pending = (
+            self._keyed.answered(response, self.operation) if error is None else self._keyed.raised(error, response)
+        )
         # Frameworks answer 500 for an exception and then let it go on: it comes before the next step of the loop.
         self._stands = response.status < 500
         asyncio.get_running_loop().call_soon(self._goes_on)
+
+    def _response(self) -> Response:
+        return Response(self._status, self._headers, b"".join(self._chunks))
 
     def _goes_on(self) -> None:
         """The application has not returned in the step in which it answered: nobody waits for the rest of it."""
@@ -261,7 +300,8 @@ class Execution:
         answers, response = self._keyed.answers, Response(self._status, self._headers, b"")
         known = known_of(self._headers, self._size) if more else NotKept.ENDED
         undone = self.operation.nothing_was_done
-        done = answers.too_large(response, self._keyed.policy, nothing_done=undone, known=known)
+        raised = self._error is not None
+        done = answers.too_large(response, self._keyed.policy, nothing_done=undone, known=known, raised=raised)
         settlement: Settlement = await asyncio.shield(self._front.tasks.spawn(self._settle(done)))
         final = answers.settled(settlement, done)
         body = b"".join(self._chunks)

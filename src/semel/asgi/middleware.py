@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypedDict
 
 from semel import marks
 from semel.admission import WAITERS_MAX, Waiters
 from semel.answers import DIRECTIVE, without_directives
-from semel.asgi.exchange import serve, shown_by, told
+from semel.arguments import check_function, check_store
+from semel.asgi.exchange import caller_of, serve
 from semel.asgi.routes import mark_in, marked_in, place_of
 from semel.asgi.types import App, Message, Receive, Scope, Send, send_response
 from semel.core import http
@@ -25,11 +27,12 @@ from semel.core.rules import Rule
 from semel.drive import OnEvent, adrive, async_asking, async_performer, ignore, logged
 from semel.gate import Gate, Refused
 from semel.keeper import AsyncKeeper
-from semel.marks import SAFE, UNMARKED, Mark, Marked
+from semel.marks import SAFE, UNMARKED, Mark, Marked, see
 from semel.monitors import Monitored
 from semel.opening import open_async_store
 from semel.published import published
 from semel.quota import DEFAULT_STORAGE, AsyncQuotas, counting
+from semel.readiness import START_S, async_look_at
 from semel.store import AsyncStore, TransactionSource
 from semel.tasks import Tasks
 
@@ -37,6 +40,19 @@ Identify = Callable[[Scope], "str | Awaitable[str | None] | None"]
 NAME, LOWER = itemgetter(0), bytes.lower
 
 logger = logging.getLogger("semel")
+
+
+class Settings(TypedDict, total=False):
+    """What `IdempotencyMiddleware` takes besides the store, for helpers that pass it on. The defaults are there."""
+
+    policy: Policy
+    rules: Iterable[Rule]
+    identify: Identify | None
+    publish: str | None
+    secret: bytes | str | None
+    on_event: OnEvent
+    quota_storage: str
+    waiters_max: int
 
 
 class IdempotencyMiddleware:
@@ -61,6 +77,9 @@ class IdempotencyMiddleware:
         waiters_max: int = WAITERS_MAX,
     ) -> None:
         self.app = app
+        check_store(store)
+        check_function(identify, "identify=")
+        check_function(on_event, "on_event=")
         listener = logged(on_event)
         bound = getattr(store, "in_transactions", False)
         self.gate = Gate(policy, rules, publish=publish, secret=secret, on_event=listener, in_transactions=bound)
@@ -98,10 +117,12 @@ class IdempotencyMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self.app(scope, receive, self._closing(send) if scope["type"] == "lifespan" else send)
+            await self.app(scope, receive, self._lifespan(send) if scope["type"] == "lifespan" else send)
             return
         method, path = scope["method"], scope["path"]
         if method in SAFE:
+            if marks.used:
+                see(True)
             answer = await self._published(scope) if method == "GET" and self.gate.published_at in path else None
             if answer is None:
                 await self.app(scope, receive, send)
@@ -116,12 +137,15 @@ class IdempotencyMiddleware:
         if scope.get("root_path"):
             root, path = place_of(scope)
             answers = gate.answers(root)
-        mark = self.mark(scope) if marks.used else UNMARKED
+        mark: Mark = UNMARKED
+        if marks.used:
+            mark = self.mark(scope)
+            see(mark is not UNMARKED)
         admitted = gate.admit(method, path, headers, mark)
         if admitted is None:
             await self.app(scope, receive, _plain(send))
         elif isinstance(admitted, Refused):
-            await send_response(send, answers.refused(admitted.kind, admitted.detail))
+            await send_response(send, gate.refuse(admitted, answers, method, scope["path"], headers))
         else:
             await serve(self, gate, admitted, answers, scope, receive, send)
 
@@ -136,10 +160,6 @@ class IdempotencyMiddleware:
     def marked(self, scope: Scope) -> Iterable[Marked]:
         """Every marked endpoint, for the published policy."""
         return marked_in(scope, self.app)
-
-    def caller(self, scope: Scope) -> str | Awaitable[str | None] | None:
-        """Who calls: what `identify` says, else whom the request itself shows."""
-        return shown_by(scope, self.gate) if self.identify is None else self.identify(scope)
 
     def abandon_later(self, lease: Lease) -> None:
         """Give back a claim whose fate is not known."""
@@ -157,7 +177,7 @@ class IdempotencyMiddleware:
         found = published(self.gate, path, scope["headers"], root=root, marks=lambda: self.marked(scope))
         if not isinstance(found, Monitored):
             return found
-        plan = self.gate.monitor(found, await told(self.caller(scope)), root)
+        plan = self.gate.monitor(found, await caller_of(scope, self.gate, self.identify), root)
         if self.transactions is None:
             return await adrive(plan, self.perform)
         looking = self.transactions.request()
@@ -166,11 +186,18 @@ class IdempotencyMiddleware:
         finally:
             await looking.end()
 
-    def _closing(self, send: Send) -> Send:
-        """When the application has stopped, so do we."""
+    async def look_at_store(self) -> None:
+        """Log what is wrong with the store when the server starts. One that takes long is not waited for."""
+        looking = self.tasks.spawn(async_look_at(self.store))
+        await asyncio.wait({looking}, timeout=START_S)
+
+    def _lifespan(self, send: Send) -> Send:
+        """When the application has started, which may create tables, look at the store. When it has stopped, stop."""
 
         async def wrapped(message: Message) -> None:
-            if message["type"] in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
+            if message["type"] == "lifespan.startup.complete":
+                await self.look_at_store()
+            elif message["type"] in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
                 await self.close()
             await send(message)
 

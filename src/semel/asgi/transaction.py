@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
+from contextvars import copy_context
 from enum import Enum
 from typing import TYPE_CHECKING, assert_never
 
 from semel.admission import Answered, Keyed, Unprotected
 from semel.answers import NO_ANSWER, Ended
-from semel.asgi.execution import UNSTORABLE, Execution, Unfinished
+from semel.asgi.execution import DEBUG, UNSTORABLE, Execution, Unfinished
+from semel.asgi.handlers import ask_handler
 from semel.asgi.types import Message, Receive, Scope, Send, send_response
 from semel.codecs.responses import NotKept
 from semel.core import http
@@ -26,7 +29,7 @@ from semel.core.tables import Ending
 from semel.drive import adrive
 from semel.errors import NotExecuted, OutcomeUnknown
 from semel.held import HeldBody
-from semel.running import Operation, Outside, enter
+from semel.running import Operation, Outside, adopt, enter
 from semel.tasks import report
 
 if TYPE_CHECKING:
@@ -68,6 +71,7 @@ class TransactionExecution:
         self._send = send
         self._caller_left = False
         self._answering = False
+        self._asking = False
         loop = asyncio.get_running_loop()
         self._began: asyncio.Future[None] = loop.create_future()
         # The answer, as the application gives it. `_over` says that it was sent, or that nothing will be.
@@ -81,7 +85,8 @@ class TransactionExecution:
 
     async def outlive_caller(self) -> None:
         """Run in a task that goes on when the caller leaves."""
-        work = self._front.tasks.spawn(self._work())
+        context = copy_context()
+        work = self._front.tasks.spawn(self._work(), context)
         accept_s = self._keyed.accept_s
         try:
             if accept_s is None or not await self._accept_after(work, accept_s):
@@ -92,6 +97,8 @@ class TransactionExecution:
         finally:
             if not work.done():
                 work.add_done_callback(report)
+            else:
+                adopt(context)
 
     async def _accept_after(self, work: asyncio.Task[None], wait_s: int) -> bool:
         """Answer 202 when the work takes longer than the caller prefers to wait. The work goes on."""
@@ -132,7 +139,8 @@ class TransactionExecution:
         if extensions := self._scope.get("extensions"):
             kept = {name: value for name, value in extensions.items() if name not in UNSTORABLE}
             self._scope["extensions"] = kept
-        app = asyncio.create_task(self._run_app())
+        context = copy_context()
+        app = asyncio.create_task(self._run_app(), context=context)
         try:
             await self._settle_with(app)
             self._over.set()
@@ -141,6 +149,7 @@ class TransactionExecution:
             return
         finally:
             await _stop(app)
+            adopt(context)
 
     async def _run_app(self) -> None:
         enter(self._operation)
@@ -153,7 +162,7 @@ class TransactionExecution:
             await asyncio.wait({app}, timeout=RAISING_S)
         error = _error_of(app)
         if error is not None and (self._status >= 500 or self._stage is Stage.COLLECTING):
-            await self._raised(error)
+            await self._raised(error, self._stage is Stage.WHOLE)
         elif self._stage is Stage.WHOLE:
             await self._finish_whole()
         else:
@@ -170,20 +179,34 @@ class TransactionExecution:
                 done = self._judge()
             except Exception as error:
                 self._refusal = error
-                await self._raised(error)
+                await self._raised(error, False)
             else:
                 await self._finish(done)
         except Exception as error:  # the server's own `send` failed
             self._refusal = error
 
-    async def _raised(self, error: BaseException) -> None:
-        """The application raised."""
+    async def _raised(self, error: BaseException, answered: bool) -> None:
+        """The application raised, and may have `answered` for that."""
         undone = self._operation.nothing_was_done or isinstance(error, tuple(self._keyed.policy.release_exceptions))
         if self._keyed.answers.declared(error) is None and (undone or not isinstance(error, Exception)):
             ending = Ending.NOTHING_DONE if isinstance(error, Exception) else Ending.INTERRUPTED
-            await self._settle(Ended(ending, None, NO_ANSWER))  # the framework answers, if there is a caller left
+            if ending is Ending.NOTHING_DONE and answered:
+                await self._finish(Ended(ending, None, self._response()))
+            else:
+                await self._settle(Ended(ending, None, NO_ANSWER))  # the framework answers, if there is a caller left
         else:
-            await self._finish(self._keyed.raised(error))
+            answered = answered or (isinstance(error, Exception) and not self._status and await self._asked(error))
+            response = self._response() if answered else None
+            await self._finish(self._keyed.raised(error, response, too_large=self._too_large()))
+
+    async def _asked(self, error: Exception) -> bool:
+        """Take the answer of the application's own handler, if it has one, and say whether that is whole."""
+        answer = await ask_handler(self._scope, error)
+        if answer is not None:
+            self._asking = True
+            with suppress(Exception):  # the framework raises `error`, however the answer to it ends
+                await answer(self._scope, self._replay_body, self._take)
+        return self._stage is Stage.WHOLE
 
     # What the application asks for and sends
 
@@ -198,9 +221,12 @@ class TransactionExecution:
 
     async def _take(self, message: Message) -> None:
         """What the application sends. The first message that says so ends the answer; nothing changes it later."""
+        kind = message["type"]
+        if kind == DEBUG and not self._answering and not self._caller_left:
+            with Outside():
+                await self._send(message)
         if self._stage is not Stage.COLLECTING:
             return
-        kind = message["type"]
         if kind == "http.response.start":
             if self._status:
                 raise RuntimeError("the application started its answer twice")
@@ -217,15 +243,20 @@ class TransactionExecution:
         """Let the answer be settled, and return when it was sent. One of 500 and above waits for nothing."""
         self._stage = Stage.WHOLE
         self._whole.set_result(None)
-        if self._status < 500:
+        if self._status < 500 and not self._asking:
             await self._over.wait()
         if self._refusal is not None:
             raise self._refusal
 
     def _judge(self) -> Ended:
-        too_large = self._held.size > self._keyed.policy.result_max
-        response = Response(self._status, self._headers, b"" if too_large else self._held.whole())
-        return self._keyed.answered(response, self._operation, too_large=NotKept.ENDED if too_large else None)
+        return self._keyed.answered(self._response(), self._operation, too_large=self._too_large())
+
+    def _response(self) -> Response:
+        """The whole answer, without a body that is too large to be kept."""
+        return Response(self._status, self._headers, b"" if self._too_large() else self._held.whole())
+
+    def _too_large(self) -> NotKept | None:
+        return NotKept.ENDED if self._held.size > self._keyed.policy.result_max else None
 
     # How it ends
 

@@ -10,7 +10,8 @@ class SemelConfig(AppConfig):
     verbose_name = "Idempotency keys"
 
     def ready(self) -> None:
-        from semel.django.checks import check_configuration, check_views
+        from semel.django.checks import check_configuration, check_store, check_views
 
         checks.register(check_configuration, checks.Tags.security)
         checks.register(check_views, checks.Tags.urls)
+        checks.register(check_store, checks.Tags.database)

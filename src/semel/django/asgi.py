@@ -33,6 +33,7 @@ class Lifespan:
             return
         if (front := _front()) is not None:
             front.drained = True
+            front.look_once()
         while (await receive())["type"] != "lifespan.shutdown":
             await send({"type": "lifespan.startup.complete"})
         await drain()

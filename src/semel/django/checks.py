@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.conf import settings
@@ -21,6 +22,7 @@ from semel.errors import SemelError
 from semel.gate import Gate
 from semel.marks import mark_of
 from semel.opening import open_store
+from semel.readiness import trouble_with
 
 
 def check_configuration(app_configs: Any, **_: object) -> list[CheckMessage]:
@@ -42,6 +44,28 @@ def check_configuration(app_configs: Any, **_: object) -> list[CheckMessage]:
             )
         )
     return found
+
+
+def check_store(app_configs: Any, databases: Sequence[str] | None = None, **_: object) -> list[CheckMessage]:
+    """Whether the store can be used. It connects, so it runs only where Django's own database checks do.
+
+    A warning and no error: `manage.py migrate` runs these checks before it creates tables.
+    """
+    try:
+        given = config.read()
+        wanted = str(given.store).removeprefix("django://") in (databases or ()) if given.on_django else databases
+        if not wanted or inspect.iscoroutinefunction(getattr(given.store, "close", None)):
+            return []
+        store = open_store(given.store) if isinstance(given.store, str) else given.store
+        trouble = trouble_with(store)
+        if isinstance(given.store, str):
+            store.close()  # type: ignore[union-attr]
+    except (ImproperlyConfigured, SemelError):  # `check_configuration` says so
+        return []
+    if trouble is None:
+        return []
+    hint = "The message says what to run. Every request with a key gets 503 before that."
+    return [Warning(f"The store cannot be used: {trouble}.", hint=hint, id="semel.W004")]
 
 
 def check_views(app_configs: Any, **_: object) -> list[CheckMessage]:

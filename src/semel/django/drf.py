@@ -21,9 +21,12 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import ResolverMatch
 
 from semel.django.exchange import ATTRIBUTE, Exchange
+from semel.invalid import frames_of, is_in, tell_invalid
 
 MISSING = object()
 OWN_OR_DRF = ("semel.", "rest_framework.")
+TAKING_EFFECT = frozenset({"perform_create", "perform_update", "perform_destroy"})
+"""Where the framework's own handlers begin to change something."""
 
 
 class Answered(Exception):
@@ -73,5 +76,21 @@ class IdempotentMixin:
     def handle_exception(self, exc: Exception) -> HttpResponse:
         if isinstance(exc, Answered):
             return exc.response
+        if _is_before_the_view(exc):
+            tell_invalid()
         answer: HttpResponse = super().handle_exception(exc)  # type: ignore[misc]
         return answer
+
+
+def _is_before_the_view(error: Exception) -> bool:
+    """Whether the framework refused the request before any code of the view could take effect.
+
+    So it is with its own `create` and `update`, which validate first. A view with handlers of its own may have done
+    something before it validates: nothing can tell.
+    """
+    from rest_framework.exceptions import APIException
+
+    called = frames_of(error)[1:]  # what `dispatch` called, which has caught it
+    return isinstance(error, APIException) and all(
+        is_in(frame, "rest_framework") and frame.f_code.co_name not in TAKING_EFFECT for frame in called
+    )

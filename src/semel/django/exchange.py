@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, assert_never
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
 from semel.admission import Answered, Keyed, Unprotected
-from semel.answers import NO_ANSWER, Answers, Ended
+from semel.answers import NO_ANSWER, TRACEBACK, Answers, Ended
 from semel.codecs.responses import NotKept
 from semel.core import http
 from semel.core.decisions import NotStored, Run, Superseded
@@ -134,6 +135,12 @@ class Exchange:
             self.raised(error)
             self.operation.reported = error
 
+    def broke_off(self, error: Exception) -> HttpResponse:
+        """Hear of an exception that came after Django's answer had begun, so that nothing answers for it."""
+        if not self._is_undone():
+            self._raised(error)
+        return HttpResponse(status=500)
+
     # After the work
 
     def finish(self, response: HttpResponseBase, body: bytes | None) -> Plan[HttpResponseBase]:
@@ -154,7 +161,7 @@ class Exchange:
         if self.running:
             if not isinstance(error, Exception):
                 ended = Ended(Ending.INTERRUPTED, None, NO_ANSWER)
-            elif self._undone:
+            elif self._is_undone():
                 ended = Ended(Ending.NOTHING_DONE, None, NO_ANSWER)
             else:
                 ended = self._raised(error)
@@ -165,27 +172,39 @@ class Exchange:
         if self._ended is not None:
             return self._ended
         answer = response_of(response, body or b"")
-        if self._undone:  # the framework answers for it
+        raised = self.operation.reported
+        if self._undone or (raised is not None and self._is_undone()):  # the framework answers for it
             return Ended(Ending.NOTHING_DONE, None, answer)
-        if self.operation.reported is not None:
-            return self._raised(self.operation.reported)
         assert self.keyed is not None
+        known = self._known(response, body)
         try:
-            return self.keyed.answered(
-                answer, self.operation, too_large=self._known(response) if body is None else None
-            )
+            if raised is None:
+                return self.keyed.answered(answer, self.operation, too_large=known)
+            done = self.keyed.raised(raised, answer, too_large=known)
         except ValueError as error:  # a directive that is not known
             self.front.report(self.request, error)
-            return self.answers.raised()
+            done = self._ended = self.answers.raised()
+        if done.result is None:  # what the exception says of itself comes before Django's page for it
+            self._ended = done
+        return done
 
-    def _known(self, response: HttpResponseBase) -> NotKept:
-        """What is known of the work of an answer that is too large to keep."""
-        streams_on = isinstance(response, StreamingHttpResponse) and self.transaction is None
-        return NotKept.ANSWERING if streams_on else NotKept.ENDED
+    def _is_undone(self) -> bool:
+        return self._undone or (self.operation is not None and self.operation.nothing_was_done)
+
+    def _known(self, response: HttpResponseBase, body: bytes | None) -> NotKept | None:
+        """What is known of the work of an answer that cannot, or must not, be kept; None for one that is kept."""
+        if body is None:
+            streams_on = isinstance(response, StreamingHttpResponse) and self.transaction is None
+            return NotKept.ANSWERING if streams_on else NotKept.ENDED
+        debugged = settings.DEBUG and response.status_code >= 400 and (self._has_raised() or TRACEBACK in body)
+        return NotKept.ENDED if debugged else None
+
+    def _has_raised(self) -> bool:
+        return self.operation is not None and self.operation.reported is not None
 
     def _raised(self, error: Exception) -> Ended:
         assert self.keyed is not None
-        self._ended = self.keyed.raised(error)  # ours is the answer, whatever Django made of the exception
+        self._ended = self.keyed.raised(error)
         return self._ended
 
     def _settle(self, response: HttpResponseBase, ended: Ended) -> Plan[HttpResponseBase]:
@@ -195,7 +214,7 @@ class Exchange:
         if self._kept is not None:
             self.front.keeper.stop(self._kept)
         settlement = yield from self.keyed.settle(self.operation.lease, ended)
-        if isinstance(settlement, Superseded) or ended.ending is Ending.RAISED or ended is self._ended:
+        if isinstance(settlement, Superseded) or ended is self._ended:
             instead = django_response(self.answers.settled(settlement, ended))
             setattr(instead, LOGGED, True)
             instead._resource_closers.extend(response._resource_closers)

@@ -22,18 +22,21 @@ from django.utils.log import log_response
 
 from semel.admission import Waiters
 from semel.background import Background
+from semel.callers import DJANGO_ORDER, explain
 from semel.core.effects import Effect, Plan
 from semel.core.protocol import abandon
 from semel.core.records import Lease
 from semel.django import config
 from semel.django.config import Config
 from semel.django.exchange import ATTRIBUTE, Exchange
+from semel.django.wire import encoded
 from semel.drive import adrive, async_performer, drive, logged, performer
 from semel.errors import SemelError
 from semel.gate import Gate
 from semel.keeper import AsyncKeeper, Keeper
 from semel.opening import open_async_store, open_store
 from semel.quota import AsyncQuotas, Quotas, counting
+from semel.readiness import async_look_at, look_at
 from semel.store import AsyncStore, Store
 from semel.tasks import Tasks
 
@@ -66,6 +69,8 @@ class Shared:
                 "add it to INSTALLED_APPS"
             )
         self.waiters = Waiters(given.waiters_max)
+        # Django's own database is looked at by `manage.py check`, and never on a connection that no request closes.
+        self._looked = given.on_django or self.in_transactions
         if given.identify is None:
             logger.warning(
                 self.gate.unidentified(
@@ -87,10 +92,10 @@ class Shared:
         )
 
     def _caller(self, request: HttpRequest, user: Any) -> str | None:
-        authorization: str | None = request.META.get("HTTP_AUTHORIZATION")
+        authorization: object = request.META.get("HTTP_AUTHORIZATION")
         return self.gate.caller(
             str(user.pk) if user is not None and user.is_authenticated else None,
-            None if authorization is None else authorization.encode("latin-1", "backslashreplace"),
+            None if authorization is None else encoded(authorization),
         )
 
 
@@ -124,6 +129,12 @@ class Front(Shared):
     def run(self, plan: Plan[T], perform: Perform | None = None) -> T:
         return drive(plan, perform or self.perform)
 
+    def look_once(self) -> None:
+        """Log what is wrong with the store, when the first request comes. In the background."""
+        if not self._looked:
+            self._looked = True
+            self.background.do(lambda: look_at(self.store))
+
     def abandon_later(self, lease: Lease) -> None:
         """Give back a claim whose fate is not known."""
         self.background.do(lambda: drive(abandon(lease), self.perform))
@@ -131,7 +142,11 @@ class Front(Shared):
     def tenant(self, request: HttpRequest) -> str | None:
         """Who calls: what `identify` says, else the authenticated user, else whoever holds these credentials."""
         if self.config.identify is not None:
-            who: Any = self.config.identify(request)
+            try:
+                who: Any = self.config.identify(request)
+            except Exception as error:
+                explain(error, request, DJANGO_ORDER)
+                raise
             return None if who is None else who
         return self._caller(request, getattr(request, "user", None))
 
@@ -169,6 +184,11 @@ class AsyncFront(Shared):
     async def run(self, plan: Plan[T], perform: Perform | None = None) -> T:
         return await adrive(plan, perform or self.perform)
 
+    def look_once(self) -> None:
+        if not self._looked:
+            self._looked = True
+            self.tasks.spawn(async_look_at(self.store))
+
     def abandon_later(self, lease: Lease) -> None:
         """Give back a claim whose fate is not known."""
         self.tasks.abandon(lambda: self.run(abandon(lease)))
@@ -199,7 +219,11 @@ class AsyncFront(Shared):
     async def _identified(self, request: HttpRequest) -> str | None:
         identify: Any = self.config.identify
         ask: Any = identify if inspect.iscoroutinefunction(identify) else sync_to_async(identify)
-        name: str | None = await ask(request)
+        try:
+            name: str | None = await ask(request)
+        except Exception as error:
+            explain(error, request, DJANGO_ORDER)
+            raise
         return name
 
     async def begin(self, exchange: Exchange) -> HttpResponse | None:

@@ -10,13 +10,14 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import Resolver404, get_resolver
 
+from semel.answers import Answers
 from semel.core.http import Headers, Response
 from semel.django.exchange import ATTRIBUTE, Exchange
 from semel.django.front import AsyncFront, Front
 from semel.django.marked import claims_in_view, mark_on, marked_views
 from semel.django.wire import body_limit, django_response, headers_of, read_body, root_of, strip_directives, unfit_body
-from semel.gate import Admitted, Refused
-from semel.marks import SAFE
+from semel.gate import Admitted, Refused, too_large_body
+from semel.marks import SAFE, UNMARKED, see
 from semel.monitors import Monitored
 from semel.published import published
 
@@ -58,30 +59,37 @@ class Middleware(Generic[F]):
 
     def admit(self, request: HttpRequest, view: object) -> Exchange | HttpResponse | None:
         """None when the request is none of our business, an answer when it is refused, else what is known about it."""
+        if request.method in SAFE:
+            see(True)
+            return None
         headers = headers_of(request)
         admitted = self._admitted(request, view, headers)
         if admitted is None:
             return None
         answers = self.gate.answers(root_of())
         if isinstance(admitted, Refused):
-            return django_response(answers.refused(admitted.kind, admitted.detail))
+            return django_response(self._refuse(admitted, answers, request, headers))
         limit = body_limit(admitted.policy)
         body = read_body(request, limit)
         if body is None:
-            return django_response(answers.too_large_body(limit))
+            return django_response(self._refuse(too_large_body(limit), answers, request, headers))
         return unfit_body(request, body) or Exchange(
             self.front, request, admitted, answers, headers, body, in_view=claims_in_view(view)
         )
 
+    def _refuse(self, refused: Refused, answers: Answers, request: HttpRequest, headers: Headers) -> Response:
+        return self.gate.refuse(refused, answers, request.method or "", request.path, headers)
+
     def _admitted(self, request: HttpRequest, view: object, headers: Headers) -> Admitted | Refused | None:
         method = request.method or ""
-        if method in SAFE:
-            return None
-        return self.gate.admit(method, request.path_info, headers, mark_on(view, method))
+        mark = mark_on(view, method)
+        see(mark is not UNMARKED)
+        return self.gate.admit(method, request.path_info, headers, mark)
 
     def prepare(self, request: HttpRequest) -> None:
         """Keep the body of a form with files: whoever asks for `request.POST` consumes it, and CSRF does before us."""
         setattr(request, ATTRIBUTE, None)
+        self.front.look_once()
         if request.method in SAFE or request.content_type != "multipart/form-data":
             return
         try:
@@ -98,7 +106,7 @@ class Middleware(Generic[F]):
 
     def published(self, request: HttpRequest) -> Monitored | Response | None:
         """The policy document, or the accepted operation that is asked for; None when neither is."""
-        if request.method != "GET":
+        if request.method != "GET" or not request.path_info.startswith(self.gate.published_at):
             return None
         return published(self.gate, request.path_info, headers_of(request), root=root_of(), marks=marked_views)
 
@@ -107,7 +115,8 @@ class Middleware(Generic[F]):
         answer = exchange.raised(error)
         if answer is None:
             self.front.report(exchange.request, error)
-        return answer or HttpResponse(status=500)
+            answer = exchange.broke_off(error)
+        return answer
 
 
 def unprotected(response: HttpResponseBase) -> HttpResponseBase:

@@ -22,6 +22,7 @@ from semel.django.streams import acollect
 from semel.django.wire import django_response, headers_of, root_of
 from semel.marks import SAFE
 from semel.monitors import Monitored
+from semel.running import adopt
 from semel.tasks import report
 
 BEGUN = "_semel_begun"
@@ -59,7 +60,7 @@ class AsyncMiddleware(Middleware[AsyncFront]):
             raise
         finally:
             if work.done():
-                _adopt(context)
+                adopt(context)
             else:
                 work.add_done_callback(report)
 
@@ -137,10 +138,3 @@ class AsyncMiddleware(Middleware[AsyncFront]):
             return await self.front.run(plan, self.front.perform_on(looking))
         finally:
             await looking.end()
-
-
-def _adopt(context: contextvars.Context) -> None:
-    """Take over what a task changed in its context (the language, for one), which middleware around us may look at."""
-    for variable, value in context.items():
-        if variable.get(None) is not value:
-            variable.set(value)

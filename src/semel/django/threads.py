@@ -15,6 +15,7 @@ from semel.django.marked import authenticate
 from semel.django.middleware import Middleware, exchange_of, unprotected
 from semel.django.streams import collect
 from semel.django.wire import django_response, root_of
+from semel.marks import see
 from semel.monitors import Monitored
 
 
@@ -30,6 +31,7 @@ class SyncMiddleware(Middleware[Front]):
         try:
             return self._serve(request)
         finally:
+            see(False)  # the thread serves other handlers, too
             # The thread that ran the view ends its transaction, and nothing else does.
             exchange = exchange_of(request)
             if exchange is not None and exchange.transaction is not None:

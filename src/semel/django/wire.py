@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 from io import BytesIO
 
 from django.conf import settings
@@ -14,6 +15,8 @@ from semel.core.fingerprint import RequestParts
 from semel.core.http import Headers, Response
 from semel.core.policy import Policy
 
+UNKNOWN_PHRASE = "Unknown Status Code"
+"""What Django says for a status that has no registered phrase."""
 CUT_SHORT = b"The request body ended before its Content-Length. Nothing was run.\n"
 WITHOUT_LENGTH = b"This server does not take a body in chunks. Send a Content-Length. Nothing was run.\n"
 
@@ -23,10 +26,14 @@ class BodyConsumed(Exception):
 
 
 def headers_of(request: HttpRequest) -> Headers:
-    """Names are lower case. The server or Django has joined repeated lines with commas, which no bare key may hold."""
+    """Names are lower case. The server or Django has joined repeated lines with commas, which no bare key may hold.
+
+    A header that is None is absent, as it is for `META.get()`: Django's test client lets any value through.
+    """
     found = [(name[5:], value) for name, value in request.META.items() if name.startswith("HTTP_")]
     found += [(name, request.META[name]) for name in ("CONTENT_TYPE", "CONTENT_LENGTH") if request.META.get(name)]
-    return tuple((name.replace("_", "-").lower().encode(), _encoded(value)) for name, value in found)
+    given = [(name, value) for name, value in found if value is not None]
+    return tuple((name.replace("_", "-").lower().encode(), encoded(value)) for name, value in given)
 
 
 def root_of() -> str:
@@ -37,7 +44,7 @@ def root_of() -> str:
 
 def parts_of(request: HttpRequest, headers: Headers, body: bytes) -> RequestParts:
     """The path is the decoded one: two spellings of it are one request to Django, too."""
-    query: str = request.META.get("QUERY_STRING", "")
+    query = str(request.META.get("QUERY_STRING") or "")
     return RequestParts(request.method or "", request.path, query, headers, body)
 
 
@@ -78,7 +85,7 @@ def unfit_body(request: HttpRequest, body: bytes) -> HttpResponse | None:
     if length.isdecimal():
         whole = len(body) >= int(length) or "HTTP_CONTENT_ENCODING" in request.META  # somebody may have decoded it
         return None if whole else HttpResponse(CUT_SHORT, status=400, content_type="text/plain")
-    chunked = "chunked" in request.META.get("HTTP_TRANSFER_ENCODING", "").lower()
+    chunked = "chunked" in str(request.META.get("HTTP_TRANSFER_ENCODING")).lower()
     if chunked and hasattr(request, "environ"):  # through WSGI Django takes such a body for empty
         return HttpResponse(WITHOUT_LENGTH, status=411, content_type="text/plain")
     return None
@@ -86,14 +93,17 @@ def unfit_body(request: HttpRequest, body: bytes) -> HttpResponse | None:
 
 def response_of(response: HttpResponseBase, body: bytes) -> Response:
     """An answer as the core knows it. Django keeps cookies apart from the headers."""
-    headers = [(name.encode("latin-1"), _encoded(value)) for name, value in response.headers.items()]
-    headers += [(b"Set-Cookie", _encoded(cookie.OutputString())) for cookie in response.cookies.values()]
-    return Response(response.status_code, tuple(headers), body)
+    headers = [(name.encode("latin-1"), encoded(value)) for name, value in response.headers.items()]
+    headers += [(b"Set-Cookie", encoded(cookie.OutputString())) for cookie in response.cookies.values()]
+    phrase: str = response.reason_phrase
+    usual = phrase == http.client.responses.get(response.status_code, UNKNOWN_PHRASE)
+    return Response(response.status_code, tuple(headers), body, None if usual else encoded(phrase))
 
 
 def django_response(response: Response) -> HttpResponse:
     """An answer of ours, or a stored one, as Django sends it."""
-    made = HttpResponse(response.body, status=response.status)
+    reason = None if response.reason is None else response.reason.decode("latin-1")
+    made = HttpResponse(response.body, status=response.status, reason=reason)
     del made.headers["Content-Type"]
     for name, value in response.headers:
         text, given = name.decode("latin-1"), value.decode("latin-1")
@@ -110,6 +120,6 @@ def strip_directives(response: HttpResponseBase) -> None:
         del response.headers[name]
 
 
-def _encoded(value: str) -> bytes:
+def encoded(value: object) -> bytes:
     """Header text is latin-1 on the wire; only a test client gives anything else."""
-    return value.encode("latin-1", "backslashreplace")
+    return str(value).encode("latin-1", "backslashreplace")

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextvars import Context
 from http import HTTPStatus
 from types import TracebackType
 from wsgiref.types import StartResponse
 
 from semel.answers import DIRECTIVE
 from semel.core.http import Headers, Response
+from semel.running import Inside, Operation
+from semel.wsgi.request import encoded
 
 PHRASES = {status.value: status.phrase for status in HTTPStatus}
 DIRECTIVE_NAME = DIRECTIVE.decode()
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None] | None
 WireHeaders = list[tuple[str, str]]
+Phrase = Callable[[int], str]
+"""The reason phrase that a status usually has."""
 
 
 class Whole(list[bytes]):
@@ -43,19 +46,21 @@ class Streamed:
         return next(self._parts)
 
 
-def parts_in(context: Context, iterator: Iterator[bytes]) -> Iterator[bytes]:
-    """What is left of `iterator`, each part made in `context`, whoever asks for it."""
+def parts_in(operation: Operation, iterator: Iterator[bytes]) -> Iterator[bytes]:
+    """What is left of `iterator`, each part made while `operation` is current, whichever thread asks for it."""
     while True:
         try:
-            part = context.run(next, iterator)
+            with Inside(operation):
+                part = next(iterator)
         except StopIteration:
             return
         yield part
 
 
-def close_in(context: Context, iterable: object) -> None:
+def close_in(operation: Operation, iterable: object) -> None:
     if (close := getattr(iterable, "close", None)) is not None:
-        context.run(close)
+        with Inside(operation):
+            close()
 
 
 def plain(status: int, text: bytes) -> Response:
@@ -63,15 +68,22 @@ def plain(status: int, text: bytes) -> Response:
     return Response(status, ((b"content-type", b"text/plain"), (b"content-length", b"%d" % len(text))), text)
 
 
-def respond(start_response: StartResponse, response: Response, close: Callable[[], None] | None = None) -> Whole:
-    """Give the server a complete answer. It calls `close` when the answer has been sent."""
-    start_response(status_line(response.status), wire_headers(response.headers))
-    return Whole(response.body, close)
+def usual_phrase(status: int) -> str:
+    """The registered one."""
+    return PHRASES.get(status, "Unknown")
 
 
-def status_line(status: int) -> str:
-    """The phrase is the registered one: only the number is stored, and a repeat must not differ from the first."""
-    return f"{status} {PHRASES.get(status, 'Unknown')}"
+def status_line(response: Response, usual: Phrase) -> str:
+    """The status with the answer's own phrase, or with the usual one. An answer keeps only the former."""
+    phrase = usual(response.status) if response.reason is None else response.reason.decode("latin-1")
+    return f"{response.status} {phrase}"
+
+
+def read_status(line: str, usual: Phrase) -> tuple[int, bytes | None]:
+    """The status of an application's status line, and its phrase if that is not the usual one."""
+    number, _, phrase = line.partition(" ")
+    status = int(number)
+    return status, None if phrase == usual(status) else encoded(phrase)
 
 
 def wire_headers(headers: Headers) -> WireHeaders:

@@ -4,8 +4,8 @@ A WSGI server's thread has to return the answer, so the application runs in a th
 time, its answer is that of the request, as if nothing had been asked for. Otherwise the caller gets 202 and the link to
 its result, the server ends the request, and the work goes on with a copy of the environ.
 
-This is a choice (`detached_max=`), because nobody but the application's author knows whether it may run in another
-thread than the server's.
+Requests that do not ask for that run in the server's thread. `detached_max=0` is for applications that must not run in
+another one.
 """
 
 from __future__ import annotations
@@ -16,19 +16,22 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextvars import copy_context
+from contextlib import suppress
+from contextvars import Context, ContextVar, Token, copy_context
 from itertools import chain
 from tempfile import SpooledTemporaryFile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 from semel.tasks import DRAIN_S
-from semel.wsgi.answers import ExcInfo, Streamed, WireHeaders, respond
+from semel.wsgi.answers import ExcInfo, Streamed, Whole, WireHeaders
 
 if TYPE_CHECKING:
     from semel.wsgi.execution import Execution
 
 logger = logging.getLogger("semel")
+DETACHED_MAX = 8
+"""How many operations may run in threads of ours in one process; callers for whom there is no room wait."""
 WRITTEN_MAX = 1_048_576
 """More than this of what an application writes with `write()` waits for its caller in a file."""
 READ_SIZE = 65_536
@@ -46,8 +49,8 @@ def detach_environ(environ: WSGIEnvironment) -> WSGIEnvironment:
 class DetachedWork:
     """The operations of one middleware that run in threads of their own: a bounded number in each process."""
 
-    def __init__(self, count_max: int) -> None:
-        if type(count_max) is not int or count_max < 0:
+    def __init__(self, count_max: int | None) -> None:
+        if count_max is not None and (type(count_max) is not int or count_max < 0):
             raise ValueError(f"detached_max must be 0 or a number of operations, not {count_max!r}")
         self._count_max = count_max
         self._running: dict[int, Running] = {}
@@ -55,35 +58,42 @@ class DetachedWork:
     def serve(self, execution: Execution, accept_s: float) -> Iterable[bytes] | None:
         """Answer within `accept_s`: with the work's own answer, or with 202.
 
-        None when nothing was begun, and the server's thread has to run the work: it is not chosen, as many run as may,
-        or the work is one transaction, which belongs to one thread.
+        None when nothing was begun, and the server's thread has to run the work: it is switched off, as many run as
+        may, or the work is one transaction, which belongs to one thread.
         """
-        if self._count_max == 0 or execution.transaction is not None:
-            return None
         exchange = execution.exchange
+        count_max = self._count_max_in(exchange.environ)
+        if count_max == 0 or execution.transaction is not None:
+            return None
         start_response, environ = exchange.start_response, detach_environ(exchange.environ)
 
         def work(start: StartDetached) -> Iterable[bytes]:
             exchange.start_response, exchange.environ = start, environ
             return execution.run()
 
-        detached = self._begin(Detached(work, self._here()))
+        detached = self._begin(Detached(work, self._here()), count_max)
         if detached is None:
             return None
         if detached.has_ended(accept_s):
             return detached.take(start_response)
-        return respond(start_response, execution.keyed.accepted())
+        return exchange.front.respond(start_response, execution.keyed.accepted())
 
     def _here(self) -> Running:
         """Those of this process: the threads that a forked process has counted exist in its parent only."""
         pid = os.getpid()
         return self._running.get(pid) or self._running.setdefault(pid, Running())
 
-    def _begin(self, detached: Detached) -> Detached | None:
+    def _count_max_in(self, environ: WSGIEnvironment) -> int:
+        """A server with one thread promises its application that nothing runs beside it: only its author may choose."""
+        if self._count_max is not None:
+            return self._count_max
+        return DETACHED_MAX if environ.get("wsgi.multithread") else 0
+
+    def _begin(self, detached: Detached, count_max: int) -> Detached | None:
         running = self._here()
-        if not running.enter(self._count_max):
+        if not running.enter(count_max):
             return None
-        thread = threading.Thread(target=copy_context().run, args=(detached.run,), name="semel-detached", daemon=True)
+        thread = threading.Thread(target=detached.run, name="semel-detached", daemon=True)
         try:
             thread.start()
         except RuntimeError:  # the system gives no more of them
@@ -93,8 +103,8 @@ class DetachedWork:
 
     def drain(self, timeout_s: float = DRAIN_S) -> None:
         """Let begun work end, within a bound."""
-        if self._count_max:
-            self._here().drain(timeout_s)
+        if (running := self._running.get(os.getpid())) is not None:
+            running.drain(timeout_s)
 
 
 class Running:
@@ -151,6 +161,23 @@ class StartDetached:
         self._written.close()
 
 
+class Adopted:
+    """What the work changes in its own context, taken over into the server's thread, where it would have run."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._tokens: dict[ContextVar[Any], Token[Any]] = {}
+
+    def follow(self) -> None:
+        """Make the variables of this thread what the work has left in its own."""
+        for variable, value in self._context.items():
+            if variable.get(None) is not value:
+                self._tokens.setdefault(variable, variable.set(value))
+        for variable in self._tokens.keys() - self._context.keys():  # the work has reset them
+            with suppress(ValueError):  # the server has changed its own context meanwhile, which has none of these
+                variable.reset(self._tokens.pop(variable))
+
+
 class Detached:
     """One operation in a thread of its own. Either the server's thread takes its answer, or the answer ends here."""
 
@@ -158,6 +185,8 @@ class Detached:
         self._work = work
         self._running = running
         self._start = StartDetached()
+        self._context = copy_context()
+        self._adopted = Adopted(self._context)
         self._answer: Iterable[bytes] | None = None
         self._error: BaseException | None = None
         self._lock = threading.Lock()
@@ -170,7 +199,7 @@ class Detached:
             answer: Iterable[bytes] | None = None
             error: BaseException | None = None
             try:
-                answer = self._work(self._start)
+                answer = self._context.run(self._work, self._start)
             except BaseException as raised:
                 error = raised
             with self._lock:
@@ -178,7 +207,7 @@ class Detached:
                 self._ended.set()
                 if not self._caller_left:
                     return
-            self._finish()
+            self._context.run(self._finish)
         finally:
             self._running.leave()
 
@@ -191,22 +220,34 @@ class Detached:
 
     def take(self, start_response: StartResponse) -> Iterable[bytes]:
         """The answer, for the server's thread: from here on it is as if the work had run there."""
+        self._adopted.follow()
         if self._error is not None:
             raise self._error
         assert self._answer is not None
         answer, start = self._answer, self._start
         start_response(start.status, start.headers)
-        if not start.has_written():
-            start.close()
-            return answer
-        close: Callable[[], None] | None = getattr(answer, "close", None)
+        if isinstance(answer, Whole) and not start.has_written():
+            return Whole(b"".join(answer), self._close)
+        return Streamed(chain(start.written(), self._parts(iter(answer))), self._close)
 
-        def close_both() -> None:
-            start.close()
-            if close is not None:
-                close()
+    def _parts(self, parts: Iterator[bytes]) -> Iterator[bytes]:
+        """What is left of the answer, made in the context in which it was begun."""
+        while True:
+            try:
+                part = self._context.run(next, parts)
+            except StopIteration:
+                return
+            finally:
+                self._adopted.follow()
+            yield part
 
-        return Streamed(chain(start.written(), answer), close_both)
+    def _close(self) -> None:
+        self._start.close()
+        try:
+            if (close := getattr(self._answer, "close", None)) is not None:
+                self._context.run(close)
+        finally:
+            self._adopted.follow()
 
     def _finish(self) -> None:
         """The caller has its 202, and the result is stored: take the rest of the answer, and report what went wrong."""

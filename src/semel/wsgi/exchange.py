@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from contextvars import copy_context
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, assert_never
 from wsgiref.types import StartResponse, WSGIEnvironment
@@ -16,8 +15,8 @@ from semel.core.decisions import Run
 from semel.core.fingerprint import RequestParts
 from semel.core.http import Headers, Response
 from semel.drive import drive
-from semel.gate import Admitted
-from semel.running import Operation, enter
+from semel.gate import Admitted, too_large_body
+from semel.running import Inside, Operation
 from semel.wsgi.answers import (
     ExcInfo,
     Streamed,
@@ -25,7 +24,6 @@ from semel.wsgi.answers import (
     close_in,
     parts_in,
     plain,
-    respond,
     undirected,
     wire_headers,
 )
@@ -68,7 +66,7 @@ class Exchange:
     def run(self) -> Iterable[bytes]:
         body = self._read_body()
         if isinstance(body, Response):
-            return respond(self.start_response, body)
+            return self.front.respond(self.start_response, body)
         method, query = self.environ["REQUEST_METHOD"].upper(), self.environ.get("QUERY_STRING", "")
         request = RequestParts(method, raw_path_of(self.environ), query, self.headers, body)
         self._hand_on(body)  # `identify` may look at it
@@ -94,7 +92,8 @@ class Exchange:
         too_large = length is not None and length > size_max
         body = b"" if too_large else read(self.environ["wsgi.input"], size_max + 1 if length is None else length)
         if too_large or len(body) > size_max:
-            return self.answers.too_large_body(size_max)
+            method, path = self.environ["REQUEST_METHOD"], raw_path_of(self.environ)
+            return self.front.gate.refuse(too_large_body(size_max), self.answers, method, path, self.headers)
         if length is not None and len(body) < length:
             logger.warning(
                 "the body of %s %s ended after %d of %d bytes: the client left, or wsgi.input was read before us",
@@ -118,16 +117,16 @@ class Exchange:
             case Unprotected(lease):
                 return self._run_open(Operation(lease))
             case Answered(response):
-                return respond(self.start_response, response)
+                return self.front.respond(self.start_response, response)
             case _:
                 assert_never(begun)
 
     def _run_open(self, operation: Operation) -> Iterable[bytes]:
         """Fail open: run unprotected, and say so."""
-        context = copy_context()
-        context.run(enter, operation)
-        iterable = context.run(self.front.app, self.environ, self._marked_start_response)
-        return Streamed(parts_in(context, context.run(iter, iterable)), lambda: close_in(context, iterable))
+        with Inside(operation):
+            iterable = self.front.app(self.environ, self._marked_start_response)
+            iterator = iter(iterable)
+        return Streamed(parts_in(operation, iterator), lambda: close_in(operation, iterable))
 
     def _marked_start_response(
         self, status: str, headers: WireHeaders, exc_info: ExcInfo = None

@@ -4,13 +4,15 @@ A WSGI application cannot both answer and raise. Work that raised is answered wi
 of it, and the exception goes on when the server closes the answer, which it does after the last byte: so the caller has
 its answer, and the exception reaches the server's log, and an error tracker around us, once. The connection then ends.
 (wsgiref logs it too, and then stumbles over itself: it forgets on closing that it has answered. Nothing more is sent.)
+
+A framework that has answered for the exception itself, and says so (`operation.reported`), has given the answer. One
+that lets exceptions through to a debugger or a test gets them through us, too, at once: repeats get the problem then.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from contextvars import copy_context
 from typing import TYPE_CHECKING
 from wsgiref.util import FileWrapper
 
@@ -23,8 +25,17 @@ from semel.core.records import Lease
 from semel.core.tables import Ending
 from semel.drive import drive
 from semel.held import HeldBody
-from semel.running import Operation, enter
-from semel.wsgi.answers import ExcInfo, Streamed, WireHeaders, close_in, parts_in, respond, status_line, wire_headers
+from semel.running import Inside, Operation
+from semel.wsgi.answers import (
+    ExcInfo,
+    Streamed,
+    WireHeaders,
+    close_in,
+    parts_in,
+    read_status,
+    status_line,
+    wire_headers,
+)
 
 if TYPE_CHECKING:
     from semel.wsgi.exchange import Exchange
@@ -37,13 +48,15 @@ class Unfinished(RuntimeError):
 
 
 class Execution:
-    """One attempt. The application runs in a context of its own, from its call to the closing of its answer.
+    """One attempt. Its operation is current in every step of the application, from the call to the close of its answer.
 
-    So it finds its operation wherever the server iterates, and the thread's next request does not.
+    So the application finds it wherever the server iterates, and code around us does not. Other context variables that
+    the application sets are there around us, too, as without us.
     """
 
     def __init__(self, exchange: Exchange, keyed: Keyed, lease: Lease) -> None:
         self.exchange = exchange
+        self._front = exchange.front
         self.keyed = keyed
         self.answers = exchange.answers
         self.policy = exchange.policy
@@ -51,9 +64,8 @@ class Execution:
         transaction = self.transaction = exchange.transaction
         self.kept = None if transaction else exchange.front.keeper.keep(lease, lease_ms=self.policy.lease_ms)
         self.operation = Operation(lease, self.kept, transaction)
-        self.context = copy_context()
-        self.context.run(enter, self.operation)
         self._status: int | None = None
+        self._reason: bytes | None = None
         self._headers: Headers = ()
         self._chunks: list[bytes] = []
         # Under exactly-once nothing is settled, and nothing sent, before the application has ended.
@@ -79,7 +91,7 @@ class Execution:
     def _run(self) -> Iterable[bytes]:
         try:
             self._collect()
-            if self.transaction is not None and self._status is not None and self._status < 400:
+            if self.transaction is not None and self._succeeded():
                 self.transaction.flush()
             done = self._ended(whole=self._is_whole()) if self._settlement is None else None
         except BaseException as error:
@@ -89,7 +101,7 @@ class Execution:
         if done is not None:
             return self._respond(self._settle(done))
         if self._instead is not None:
-            return respond(self.exchange.start_response, self._instead, self.close)
+            return self._front.respond(self.exchange.start_response, self._instead, self.close)
         return Streamed(self._rest(), self.close)
 
     def _collect(self) -> None:
@@ -97,14 +109,19 @@ class Execution:
         environ = self.exchange.environ
         if "wsgi.file_wrapper" in environ:  # some servers' own cannot be read from Python
             environ["wsgi.file_wrapper"] = FileWrapper
-        self._iterable = self.context.run(self.exchange.front.app, environ, self._start_response)
-        self._iterator = parts_in(self.context, self.context.run(iter, self._iterable))
+        with Inside(self.operation):
+            self._iterable = self._front.app(environ, self._start_response)
+            iterator = iter(self._iterable)
+        self._iterator = parts_in(self.operation, iterator)
         while self._settlement is None:
             try:
                 chunk = next(self._iterator)
             except StopIteration:
                 break
             self._take(chunk)
+
+    def _succeeded(self) -> bool:
+        return self._status is not None and self._status < 400 and self.operation.reported is None
 
     def _is_whole(self) -> bool:
         """Whether all of the answer can be kept."""
@@ -114,9 +131,14 @@ class Execution:
         """Answer, from where the answer is held if it was too large to keep."""
         instead = response.body or isinstance(self._settlement, Superseded)
         if self._held is None or self._is_whole() or instead:
-            return respond(self.exchange.start_response, response, self.close)
-        self.exchange.start_response(status_line(response.status), wire_headers(response.headers))
+            return self._front.respond(self.exchange.start_response, response, self.close)
+        self._start(response)
         return Streamed(self._held.chunks(), self.close)
+
+    def _start(self, response: Response) -> Callable[[bytes], object]:
+        """Tell the server how an answer begins that follows in parts."""
+        line = status_line(response, self._front.usual_phrase)
+        return self.exchange.start_response(line, wire_headers(response.headers))
 
     def _rest(self) -> Iterator[bytes]:
         """What was collected and what the application still has to say."""
@@ -131,7 +153,7 @@ class Execution:
         iterable, self._iterable = self._iterable, ()
         error, self._error = self._error, None
         try:
-            close_in(self.context, iterable)
+            close_in(self.operation, iterable)
         finally:
             if self._held is not None:
                 self._held.close()
@@ -146,7 +168,7 @@ class Execution:
                 raise exc_info[1].with_traceback(exc_info[2])
         elif self._status is not None:
             raise AssertionError("start_response() was called again without exc_info")
-        self._status = int(status.partition(" ")[0])
+        self._status, self._reason = read_status(status, self._front.usual_phrase)
         self._headers = tuple((name.encode("latin-1"), value.encode("latin-1")) for name, value in headers)
         return self._write
 
@@ -175,26 +197,31 @@ class Execution:
         """Too large to keep: a tombstone is stored first, then the answer streams on, whole."""
         done = self._ended(whole=False)
         final = self._settle(done)
-        if isinstance(self._settlement, Superseded) or done.ending is Ending.RAISED:
+        if isinstance(self._settlement, Superseded) or final.body:  # it is not the application's
             self._instead = final
             self._chunks.clear()
         else:
-            self._wire_write = self.exchange.start_response(status_line(final.status), wire_headers(final.headers))
+            self._wire_write = self._start(final)
 
     def _ended(self, *, whole: bool) -> Ended:
         """The application answered, or its framework did for an exception that it has reported."""
         operation = self.operation
         if self._status is None:
             raise Unfinished("the application returned and never called start_response()")
+        collected = self._chunks if self._held is None else self._held.chunks()
+        body = b"".join(collected) if whole else b""
+        response = Response(self._status, self._headers, body, self._reason)
+        known = None
+        if not whole:
+            known = NotKept.ENDED if self._held is not None else known_of(self._headers, self._size)
         error = operation.reported
         if error is not None and (self.answers.declared(error) or not self._means_nothing_done(error)):
-            return self.keyed.raised(error)
+            if self._front.lets_exceptions_through():  # so this is a debugger's page, which is not kept
+                known = NotKept.ENDED
+            return self.keyed.raised(error, response, too_large=known)
         if error is not None:
             operation.nothing_done()
-        collected = self._chunks if self._held is None else self._held.chunks()
-        response = Response(self._status, self._headers, b"".join(collected) if whole else b"")
-        known = NotKept.ENDED if self._held is not None else known_of(self._headers, self._size)
-        return self.keyed.answered(response, operation, too_large=None if whole else known)
+        return self.keyed.answered(response, operation, too_large=known)
 
     def _ended_by(self, error: BaseException) -> Ended | None:
         """What work that raised is answered with; None when the exception goes on instead of an answer."""
@@ -208,14 +235,18 @@ class Execution:
         if self._means_nothing_done(error):
             self._settle(Ended(Ending.NOTHING_DONE, None, NO_ANSWER))
             return None
+        done = self.keyed.raised(error)
+        if self._front.lets_exceptions_through():
+            self._settle(done)
+            return None
         self._error = error
-        return self.keyed.raised(error)
+        return done
 
     def _means_nothing_done(self, error: Exception) -> bool:
         return self.operation.nothing_was_done or isinstance(error, tuple(self.policy.release_exceptions))
 
     def _settle(self, done: Ended) -> Response:
         if self.kept is not None:
-            self.exchange.front.keeper.stop(self.kept)
+            self._front.keeper.stop(self.kept)
         self._settlement = drive(self.keyed.settle(self.lease, done), self.exchange.perform)
         return self.answers.settled(self._settlement, done)

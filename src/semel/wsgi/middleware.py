@@ -9,7 +9,9 @@ from typing import Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from semel.admission import WAITERS_MAX, Waiters
+from semel.arguments import check_function, check_store
 from semel.background import Background
+from semel.callers import WSGI_ORDER, explain
 from semel.core import http
 from semel.core.effects import Effect
 from semel.core.http import Headers, Response
@@ -25,11 +27,12 @@ from semel.monitors import Monitored
 from semel.opening import open_store
 from semel.published import published
 from semel.quota import DEFAULT_STORAGE, Quotas, counting
+from semel.readiness import look_at
 from semel.store import Store, TransactionSource
-from semel.wsgi.answers import respond, start_undirected
+from semel.wsgi.answers import Whole, start_undirected, status_line, usual_phrase, wire_headers
 from semel.wsgi.detached import DetachedWork
 from semel.wsgi.exchange import Exchange
-from semel.wsgi.request import headers_of, path_of, root_of
+from semel.wsgi.request import encoded, headers_of, path_of, raw_path_of, root_of
 
 Identify = Callable[[WSGIEnvironment], "str | None"]
 
@@ -41,9 +44,13 @@ class IdempotencyMiddleware:
 
     `store` is a store or a URL; `policy` applies where no rule does; `identify` maps a request's environ to a tenant.
     `secret` keys the stored fingerprints and the links of accepted operations: give the same one to every process.
-    `detached_max` lets so many first requests of a process that prefer it (`Prefer: respond-async`) run on in threads
-    after their callers were answered with 202. By default their callers wait for them; repeats get their 202 anyway.
+    First requests that prefer it (`Prefer: respond-async`) run on in threads after their callers were answered with
+    202, at most `detached_max` in a process: 8 where the server has several threads, else none. Where there is no room
+    for one, its caller waits for it. Repeats get their 202 anyway.
     """
+
+    order = WSGI_ORDER
+    """The way out for an `identify` that finds no caller yet."""
 
     def __init__(
         self,
@@ -58,9 +65,12 @@ class IdempotencyMiddleware:
         on_event: OnEvent = ignore,
         quota_storage: str = DEFAULT_STORAGE,
         waiters_max: int = WAITERS_MAX,
-        detached_max: int = 0,
+        detached_max: int | None = None,
     ) -> None:
         self.app = app
+        check_store(store)
+        check_function(identify, "identify=")
+        check_function(on_event, "on_event=")
         listener = logged(on_event)
         bound = getattr(store, "in_transactions", False)
         self.gate = Gate(policy, rules, publish=publish, secret=secret, on_event=listener, in_transactions=bound)
@@ -86,6 +96,7 @@ class IdempotencyMiddleware:
         self.perform = self.perform_on(self.store)
         self.keeper = Keeper(self.store, listener)
         self.background = Background()
+        self._looked = False
         self.waiters = Waiters(waiters_max)
         self.detached = DetachedWork(detached_max)
         if identify is None:
@@ -97,17 +108,38 @@ class IdempotencyMiddleware:
             )
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if not self._looked:  # WSGI has no start-up, and nothing connects while modules are imported
+            self._looked = True
+            self.background.do(lambda: look_at(self.store))
         if environ["REQUEST_METHOD"] in SAFE:
             answer = self._published(environ) if environ["REQUEST_METHOD"] == "GET" else None
-            return self.app(environ, start_response) if answer is None else respond(start_response, answer)
+            return self.app(environ, start_response) if answer is None else self.respond(start_response, answer)
         headers = headers_of(environ)
         admitted = self.admit(environ, headers)
         if admitted is None:
             return self.app(environ, start_undirected(start_response))
         answers = self.gate.answers(root_of(environ))
         if isinstance(admitted, Refused):
-            return respond(start_response, answers.refused(admitted.kind, admitted.detail))
+            method, path = environ["REQUEST_METHOD"], raw_path_of(environ)
+            return self.respond(start_response, self.gate.refuse(admitted, answers, method, path, headers))
         return Exchange(self, admitted, answers, environ, headers, start_response).run()
+
+    def usual_phrase(self, status: int) -> str:
+        """The reason phrase that the application's framework gives to `status`: an answer that has it keeps none."""
+        return usual_phrase(status)
+
+    def lets_exceptions_through(self) -> bool:
+        """Whether the application's framework lets exceptions through to a debugger or a test: then they go on at once,
+        and no answer of ours comes in between.
+        """
+        return False
+
+    def respond(
+        self, start_response: StartResponse, response: Response, close: Callable[[], None] | None = None
+    ) -> Iterable[bytes]:
+        """Give the server a complete answer. It calls `close` when the answer has been sent."""
+        start_response(status_line(response, self.usual_phrase), wire_headers(response.headers))
+        return Whole(response.body, close)
 
     def perform_on(self, store: Store) -> Callable[[Effect[Any]], Any]:
         """What performs the effects of plans on `store`."""
@@ -123,9 +155,13 @@ class IdempotencyMiddleware:
     def tenant(self, environ: WSGIEnvironment) -> str | None:
         """Who calls: what `identify` says, else the authenticated user, else whoever holds these credentials."""
         if self.identify is not None:
-            return self.identify(environ)
-        authorization: str | None = environ.get("HTTP_AUTHORIZATION")
-        credentials = None if authorization is None else authorization.encode("latin-1")
+            try:
+                return self.identify(environ)
+            except Exception as error:
+                explain(error, environ, self.order)
+                raise
+        authorization: object = environ.get("HTTP_AUTHORIZATION")
+        credentials = None if authorization is None else encoded(authorization)
         return self.gate.caller(environ.get("REMOTE_USER") or None, credentials)
 
     def abandon_later(self, lease: Lease) -> None:
@@ -143,6 +179,8 @@ class IdempotencyMiddleware:
     def _published(self, environ: WSGIEnvironment) -> Response | None:
         """The policy document, or how an accepted operation ended; None when the request is the application's."""
         path, root = path_of(environ), root_of(environ)
+        if not path.startswith(self.gate.published_at):
+            return None
         found = published(self.gate, path, headers_of(environ), root=root, marks=self.marked)
         if not isinstance(found, Monitored):
             return found

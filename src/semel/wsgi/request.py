@@ -13,10 +13,14 @@ READ_SIZE = 65_536
 
 
 def headers_of(environ: WSGIEnvironment) -> Headers:
-    """Names are lower case. A server has joined repeated lines with commas, which no bare key may hold."""
+    """Names are lower case. A server has joined repeated lines with commas, which no bare key may hold.
+
+    A server gives latin-1 text. A test client may give anything, which the application is then given, too: None is an
+    absent header.
+    """
     found = [(name[5:], value) for name, value in environ.items() if name.startswith("HTTP_")]
     found += [(name, environ[name]) for name in ("CONTENT_TYPE", "CONTENT_LENGTH") if environ.get(name)]
-    return tuple((_header_name(name), value.encode("latin-1")) for name, value in found)
+    return tuple((_header_name(name), encoded(value)) for name, value in found if value is not None)
 
 
 def path_of(environ: WSGIEnvironment) -> str:
@@ -43,7 +47,7 @@ def raw_path_of(environ: WSGIEnvironment) -> str:
 
 def length_of(environ: WSGIEnvironment) -> int | None:
     """How many bytes the body has; None when only the end of the input tells. Without either there is no body."""
-    given: str = environ.get("CONTENT_LENGTH") or ""
+    given = str(environ.get("CONTENT_LENGTH") or "")
     if given.isascii() and given.isdecimal():
         return int(given.lstrip("0")[:18] or 0)  # Python refuses to read thousands of digits
     return None if environ.get("wsgi.input_terminated") else 0
@@ -51,7 +55,7 @@ def length_of(environ: WSGIEnvironment) -> int | None:
 
 def length_is_known(environ: WSGIEnvironment) -> bool:
     """False for a body in chunks from a server that tells neither its length nor that its input ends."""
-    chunked = "chunked" in environ.get("HTTP_TRANSFER_ENCODING", "").lower()
+    chunked = "chunked" in str(environ.get("HTTP_TRANSFER_ENCODING")).lower()
     return not chunked or bool(environ.get("CONTENT_LENGTH") or environ.get("wsgi.input_terminated"))
 
 
@@ -64,9 +68,13 @@ def read(stream: InputStream, size: int) -> bytes:
     return b"".join(chunks)
 
 
+def encoded(value: object) -> bytes:
+    return str(value).encode("latin-1", "backslashreplace")
+
+
 @lru_cache(1024)
 def _header_name(name: str) -> bytes:
-    return name.replace("_", "-").lower().encode("latin-1")
+    return encoded(name.replace("_", "-").lower())
 
 
 def _decoded(text: str) -> str:

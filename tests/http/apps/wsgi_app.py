@@ -21,4 +21,4 @@ def plain(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[b
     return (chunk for chunk in answer.chunks)
 
 
-app = IdempotencyMiddleware(plain, **blocking_protection())
+app = IdempotencyMiddleware(plain, detached_max=8, **blocking_protection())  # wsgiref says that it has one thread

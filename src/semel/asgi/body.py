@@ -1,0 +1,68 @@
+"""The body that a middleware in front of ours has read already: kept while it is read, and given to ours again.
+
+Starlette gives a body again by itself. Litestar keeps it in the state of its scope, where only its own requests look,
+and `receive` would wait for ever.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from semel.asgi.types import Message, Receive, Scope
+
+KEPT = "semel.body"
+"""Where the scope has the `KeptBody` of its request."""
+
+
+class Stage(Enum):
+    """How far the body is read."""
+
+    UNREAD = "by no middleware so far"
+    BEGUN = "in part, in front of ours"
+    WHOLE = "to its end, or past the limit, in front of ours"
+    OURS = "ours reads it, or has"
+
+
+class KeptBody:
+    """Stands outermost and keeps what is read through it, up to `size_max` bytes and the part that passes them."""
+
+    __slots__ = ("_body", "_receive", "_size_max", "_stage")
+
+    def __init__(self, receive: Receive, size_max: int) -> None:
+        self._receive = receive
+        self._size_max = size_max
+        self._body = bytearray()
+        self._stage = Stage.UNREAD
+
+    async def receive(self) -> Message:
+        """For the middlewares in front of ours, and later for ours."""
+        message = await self._receive()
+        if self._stage in (Stage.UNREAD, Stage.BEGUN) and message["type"] == "http.request":
+            self._body += message.get("body", b"")
+            # A body that is too large is refused, so its rest is not needed.
+            whole = len(self._body) > self._size_max or not message.get("more_body", False)
+            self._stage = Stage.WHOLE if whole else Stage.BEGUN
+        return message
+
+    def again(self, receive: Receive) -> Receive:
+        """For our middleware: what was read, and then what comes from `receive`. Nothing is kept from here on."""
+        stage, self._stage = self._stage, Stage.OURS
+        if stage is Stage.UNREAD:
+            return receive
+        body: bytes | None = bytes(self._body)
+        self._body.clear()
+
+        async def replayed() -> Message:
+            nonlocal body
+            if body is None:
+                return await receive()
+            read, body = body, None
+            return {"type": "http.request", "body": read, "more_body": stage is Stage.BEGUN}
+
+        return replayed
+
+
+def unread(scope: Scope, receive: Receive) -> Receive:
+    """What gives the whole body of the request, whoever has read it before."""
+    kept: KeptBody | None = scope.get(KEPT)
+    return receive if kept is None else kept.again(receive)
