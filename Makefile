@@ -12,6 +12,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 RUN_READY := .venv-run/.ready
 FUZZ_READY := .venv-fuzz/.ready
+TRANSPARENCY_READY := .venv-transparency/.ready
 PY_FOLDERS := $(wildcard src tests benchmarks docs examples)
 TYPED_FOLDERS := $(wildcard src tests benchmarks)
 
@@ -96,12 +97,19 @@ spin: $(READY) ## model checking: three workers, four workers, and every fault o
 	@PYTHONPATH=tests $(BIN)/python -m servers.install
 	@PYTHONPATH=tests $(BIN)/python -m spin.check
 
+.PHONY: transparency
+transparency: $(TRANSPARENCY_READY) ## the frameworks' own test suites, bare and behind semel (FRAMEWORKS="starlette flask" to choose)
+	@PYTHONPATH=$(CURDIR)/src:$(CURDIR)/tests .venv-transparency/bin/python -m transparency $(FRAMEWORKS) $(ARGS)
+
 lock: ## renew the hashed locks in requirements/ from pyproject.toml
 	@test -x .venv-lock/bin/uv || { echo "==> installing uv"; $(PYTHON) -m venv .venv-lock; .venv-lock/bin/pip install -qq uv; }
 	@echo "==> resolving"
 	@uv=".venv-lock/bin/uv pip compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-header --no-annotate"; \
 	$$uv --universal --python-version 3.11 pyproject.toml --extra demo -o requirements/run.txt; \
 	$$uv --universal --python-version 3.11 pyproject.toml --all-extras --group dev -o requirements/dev.txt; \
+	frameworks='django|djangorestframework|fastapi|flask|litestar|starlette|werkzeug'; \
+	$$uv --universal --python-version 3.11 requirements/transparency.in -o requirements/transparency.txt \
+		-c <(sed -nE "s/^(($$frameworks)==[^\\\\]*).*/\1/p" requirements/dev.txt); \
 	$$uv --no-deps --python-version 3.12 requirements/servers.in -o requirements/servers.txt
 	@wc -l requirements/*.txt
 
@@ -113,7 +121,7 @@ ci: ## what the continuous integration runs
 	@.ci/run
 
 clean: ## remove everything that make made
-	@rm -rf $(VENV) .venv-run .venv-lock .venv-fuzz .servers build dist site .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf $(VENV) .venv-run .venv-lock .venv-fuzz .venv-transparency .servers build dist site .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(READY): requirements/dev.txt pyproject.toml tools/venv
@@ -124,6 +132,11 @@ $(READY): requirements/dev.txt pyproject.toml tools/venv
 # What the demo needs and nothing else: `make run` starts within seconds.
 $(RUN_READY): requirements/run.txt tools/venv
 	@tools/venv .venv-run requirements/run.txt
+	@touch $@
+
+# What the frameworks' suites import is not in the main lock: nothing else needs it.
+$(TRANSPARENCY_READY): requirements/transparency.txt tools/venv
+	@tools/venv .venv-transparency requirements/transparency.txt
 	@touch $@
 
 # The fuzzers are not in the lock: they have wheels for few Pythons, and no test needs them.
