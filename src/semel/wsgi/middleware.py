@@ -108,12 +108,13 @@ class IdempotencyMiddleware:
             )
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if environ["REQUEST_METHOD"] == "GET" and (answer := self._published(environ)) is not None:
+            return self.respond(start_response, answer)
         if not self._looked:  # WSGI has no start-up, and nothing connects while modules are imported
             self._looked = True
             self.background.do(lambda: look_at(self.store))
         if environ["REQUEST_METHOD"] in SAFE:
-            answer = self._published(environ) if environ["REQUEST_METHOD"] == "GET" else None
-            return self.app(environ, start_response) if answer is None else self.respond(start_response, answer)
+            return self.app(environ, start_response)
         headers = headers_of(environ)
         admitted = self.admit(environ, headers)
         if admitted is None:
