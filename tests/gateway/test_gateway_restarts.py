@@ -1,5 +1,6 @@
 """A restart refuses no caller. The long form is `PYTHONPATH=tests python -m gateway.restarts`."""
 
+import fcntl
 import os
 import signal
 import socket
@@ -133,6 +134,9 @@ def is_alive(process: psutil.Process) -> bool:
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
+HIGH_FD = 700
+
+
 class Manager:
     """Hands sockets over as a service manager does, in the environment and by their numbers."""
 
@@ -140,9 +144,9 @@ class Manager:
         self._patch = patch
 
     def hands_over(self, *found: socket.socket, names: str | None = None, pid: int | None = None) -> None:
-        first = os.dup(found[0].fileno())
-        for number, each in enumerate(found[1:], first + 1):
-            os.dup2(each.fileno(), number)
+        # Numbers that no thread of the tests gets for a file of its own meanwhile.
+        first, *others = (fcntl.fcntl(each.fileno(), fcntl.F_DUPFD, HIGH_FD) for each in found)
+        assert others == [first + number for number in range(1, len(found))]
         self._patch.setattr(sockets, "FIRST_FD", first)
         self._patch.setenv("LISTEN_PID", str(pid or os.getpid()))
         self._patch.setenv("LISTEN_FDS", str(len(found)))
