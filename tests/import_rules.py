@@ -4,11 +4,39 @@ import ast
 import sys
 from collections.abc import Iterator
 
-FRONTS = tuple("asgi wsgi fastapi flask litestar quart django functions client gateway inbox outbox flow".split())
 TOOLS = ("testing", "cli", "dashboard")  # imported by nobody but themselves
 
+# Which rooms a room may import besides itself, `errors` and `store`. `stores.open` finds a store by its URL. What is
+# below `stores.sql` runs on any connection. Only `connections` imports the folder of one database.
+BELOW = ("core", "codecs", "runtime", "stores.open")
+ROOMS: dict[str, tuple[str, ...]] = {
+    "core": (),
+    "codecs": ("core",),
+    "runtime": ("core", "codecs", "stores.open"),
+    "http": ("core", "codecs", "runtime"),
+    "stores": ("core", "codecs", "runtime"),
+    "connections": ("core", "stores"),
+    "database": ("core", "runtime", "connections", "stores.sql"),
+    "watermark": ("core", "connections", "database", "stores.sql"),
+    "functions": BELOW,
+    "transaction": (*BELOW, "connections", "stores.sql", "stores.waiters"),
+    "flow": (*BELOW, "connections", "transaction", "stores.sql"),
+    "inbox": (*BELOW, "transaction", "stores.sql"),
+    "outbox": (*BELOW, "connections", "transaction", "stores.sql"),
+    "client": BELOW,
+    "asgi": (*BELOW, "http", "transaction"),
+    "wsgi": (*BELOW, "http", "transaction"),
+    "django": (*BELOW, "http", "asgi", "stores.sql.migrations"),
+    "gateway": (*BELOW, "http", "asgi", "telemetry", "purger"),
+    "telemetry": (*BELOW,),
+    "fastapi": (*BELOW, "http", "asgi"),
+    "litestar": (*BELOW, "http", "asgi"),
+    "quart": (*BELOW, "http", "asgi"),
+    "flask": (*BELOW, "http", "wsgi"),
+}
+
 # The core decides; whoever calls it brings the clock, the randomness and the IO.
-CORE_MAY_USE = ("semel.core", "semel.errors", "semel.events")
+CORE_MAY_USE = ("semel.core", "semel.errors")
 CORE_MUST_NOT_USE = {"time", "random", "secrets", "os", "asyncio", "threading", "socket", "logging"}
 
 BASE_DEPENDENCIES = {"msgspec"}
@@ -47,21 +75,25 @@ def _forbidden(module: str, name: str, *, at_import: bool) -> str | None:
     root = name.partition(".")[0]
     if _within(module, "semel.core"):
         if root == "semel" and not any(_within(name, allowed) for allowed in CORE_MAY_USE):
-            return "the core knows nothing but itself, errors and events"
+            return "the core knows nothing but itself and the errors"
         if root != "semel" and root not in sys.stdlib_module_names and root not in BASE_DEPENDENCIES:
             return "the core imports only the standard library, and msgspec for its values"
         if root in CORE_MUST_NOT_USE:
             return "the core has no IO, no clock, no randomness"
-    if _within(module, "semel.stores") and any(_within(name, f"semel.{front}") for front in FRONTS):
-        return "stores never import fronts"
-    if any(_within(module, f"semel.{front}") for front in FRONTS) and _within(name, "semel.stores"):
-        return "fronts never import a concrete store"
+    room = ".".join(module.split(".")[1:2])
+    if room in ROOMS and root == "semel" and not _is_open_to(room, name):
+        return f"{room} may import {', '.join(ROOMS[room]) or 'nothing of semel'}, errors and store"
     for tool in TOOLS:
         if _within(name, f"semel.{tool}") and not _within(module, f"semel.{tool}") and module != "semel.__main__":
             return f"nothing imports {tool}"
     if at_import and root != "semel" and root not in sys.stdlib_module_names and root not in _installed_with(module):
         return "the base install has no such package: import it where it is used"
     return None
+
+
+def _is_open_to(room: str, name: str) -> bool:
+    """Whether a module of `room` may import `name`, which is a module or something in one."""
+    return any(_within(name, f"semel.{place}") for place in (room, "errors", "store", *ROOMS[room]))
 
 
 def _installed_with(module: str) -> set[str]:

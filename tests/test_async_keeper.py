@@ -10,7 +10,7 @@ import pytest
 
 from semel.core.records import Key, Lease
 from semel.errors import StoreUnavailable
-from semel.keeper import QUANTUM_S, AsyncKeeper
+from semel.runtime.keeper import QUANTUM_S, AsyncKeeper
 from semel.stores.memory import AsyncMemoryStore
 
 LEASE_MS = 30_000

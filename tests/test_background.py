@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from semel.background import QUEUE_MAX, Background
+from semel.runtime.background import QUEUE_MAX, Background
 
 
 def wait_for(background: Background) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from semel.batch import AWAY_AFTER, BATCH_MAX, HALVED_FROM, Batcher
 from semel.errors import StoreMisconfigured, StoreTimeout, StoreUnavailable
-from semel.stores.deadline import SHARED_DUE_S, shared_deadline
+from semel.runtime.deadline import SHARED_DUE_S, shared_deadline
+from semel.stores.batching import AWAY_AFTER, BATCH_MAX, HALVED_FROM, Batcher
 
 Told = list[tuple[str, object]]
 

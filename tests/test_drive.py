@@ -24,11 +24,11 @@ from semel.core.effects import (
     do,
 )
 from semel.core.records import Acquired, Key, Lease, Result
-from semel.drive import POLL_MS, adrive, async_performer, drive, ignore, performer
 from semel.errors import RecordUnreadable, StoreError, StoreMisconfigured, StoreUnavailable
 from semel.events import Event, EventKind
+from semel.runtime.deadline import SHARED_DUE_S
+from semel.runtime.drive import POLL_MS, adrive, async_performer, drive, ignore, performer
 from semel.store import AsyncStore, AsyncWatchable, Store, Watchable
-from semel.stores.deadline import SHARED_DUE_S
 from semel.stores.memory import AsyncMemoryStore, MemoryStore
 
 T = TypeVar("T")

@@ -1,5 +1,7 @@
 """Imports point one way."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,7 +28,7 @@ FORBIDDEN = [
     ("semel.core.model", "def now():\n    import time"),
     ("semel.core.model", "import psycopg"),
     ("semel.core.model", "from semel.store import Store"),
-    ("semel.core.model", "from .. import drive"),
+    ("semel.core.model", "from .. import runtime"),
     ("semel.stores.memory", "from semel.asgi import Rule"),
     ("semel.stores.sql.script", "from semel import inbox"),
     ("semel.stores.redis.store", "from ...functions import idempotent"),
@@ -43,7 +45,7 @@ FORBIDDEN = [
 ALLOWED = [
     ("semel.core.model", "import hashlib\nfrom dataclasses import dataclass"),
     ("semel.core.model", "from semel.core.records import Key\nfrom . import tables"),
-    ("semel.core.model", "from semel.errors import NotExecuted\nimport semel.events"),
+    ("semel.core.model", "from semel.errors import NotExecuted\nimport semel.core.events"),
     ("semel.codecs.values", "import msgspec"),
     ("semel.store", "def connect():\n    import psycopg"),
     ("semel.store", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import redis"),
@@ -66,3 +68,11 @@ def test_lets_pass_what_is_allowed(module: str, source: str) -> None:
 def test_relative_imports_of_a_package_start_in_the_package() -> None:
     assert violations("semel.stores", "from .. import asgi", package=True)
     assert not violations("semel.core", "from . import tables", package=True)
+
+
+def test_a_transaction_on_postgresql_needs_no_driver_of_ours() -> None:
+    """asyncpg, SQLAlchemy or Django may be all that a user has."""
+    code = (
+        "import sys; sys.modules['psycopg'] = None; import semel.stores.postgres.transaction, semel.connections.asyncpg"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

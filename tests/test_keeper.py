@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-import semel.keeper
+import semel.runtime.keeper
 from semel.core.records import Acquired, Key, Lease, Occupied
 from semel.errors import StoreUnavailable
-from semel.keeper import QUANTUM_S, RENEW_PART, Keeper, Kept, Rounds, Wheel
+from semel.runtime.keeper import QUANTUM_S, RENEW_PART, Keeper, Kept, Rounds, Wheel
 from semel.stores.memory import MemoryStore
 from test_local import in_a_child
 from waiting import until
@@ -157,7 +157,7 @@ class TestThread:
     def test_the_thread_ends_when_there_is_nothing_to_keep_and_starts_again(
         self, store: Renewals, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(semel.keeper, "IDLE_S", 0.01)
+        monkeypatch.setattr(semel.runtime.keeper, "IDLE_S", 0.01)
         keeper = Keeper(store)
         for round_number in (1, 2):
             kept = keeper.keep(lease(round_number), lease_ms=LEASE_MS)

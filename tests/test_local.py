@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable
 
-from semel.stores.local import PerLoop, PerProcess
+from semel.runtime.local import PerLoop, PerProcess
 
 
 class Connection:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-import semel.opening
+import semel.stores.open
 from semel.errors import StoreMisconfigured
-from semel.opening import open_async_store, open_store
 from semel.store import AsyncStore, Clock, Store
 from semel.stores.memory import AsyncMemoryStore, MemoryStore
+from semel.stores.open import open_async_store, open_store
 from semel.stores.url import StoreUrl
 
 
@@ -156,7 +156,7 @@ class TestMissingExtra:
         def import_module(name: str) -> ModuleType:
             raise error
 
-        monkeypatch.setattr(semel.opening, "import_module", import_module)
+        monkeypatch.setattr(semel.stores.open, "import_module", import_module)
 
     @pytest.mark.parametrize(
         ("scheme", "extra"),
@@ -222,7 +222,7 @@ class TestThirdParty:
     @pytest.fixture(autouse=True)
     def installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         found = EntryPoints([EntryPoint("acme", f"{__name__}:ThirdParty", "semel.stores")])
-        monkeypatch.setattr(semel.opening, "entry_points", lambda **selection: found.select(**selection))
+        monkeypatch.setattr(semel.stores.open, "entry_points", lambda **selection: found.select(**selection))
 
     def test_is_found_by_its_scheme(self) -> None:
         assert isinstance(open_store("acme://host?size=5"), MemoryStore)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-import semel.tasks
+import semel.runtime.tasks
 from semel.core.effects import Effect
-from semel.tasks import Tasks
+from semel.runtime.tasks import Tasks
 
 AT_ONCE = sys.version_info >= (3, 12)
 
@@ -51,8 +51,8 @@ class TestStopping:
     def drained(
         self, monkeypatch: pytest.MonkeyPatch, begin: Callable[[Tasks, asyncio.Event], object], *, frees: bool
     ) -> float:
-        monkeypatch.setattr(semel.tasks, "DRAIN_S", 0.3)
-        monkeypatch.setattr(semel.tasks, "ABANDON_S", 0.03)
+        monkeypatch.setattr(semel.runtime.tasks, "DRAIN_S", 0.3)
+        monkeypatch.setattr(semel.runtime.tasks, "ABANDON_S", 0.03)
 
         async def main() -> float:
             tasks, free = Tasks(), asyncio.Event()
@@ -89,7 +89,7 @@ class TestStopping:
         assert (record.levelname, "1 operations were cut off" in record.message) == ("ERROR", True)
 
     def test_more_claims_than_the_bound_are_left_to_lapse(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(semel.tasks, "ABANDONING_MAX", 2)
+        monkeypatch.setattr(semel.runtime.tasks, "ABANDONING_MAX", 2)
 
         async def main() -> None:
             tasks, free = Tasks(), asyncio.Event()

@@ -24,9 +24,9 @@ from semel.errors import (
     Unstorable,
 )
 from semel.functions import Block, NotDone, StillUnknown, arun, derived_key, idempotent, operation, run
-from semel.opening import open_async_store, open_store
-from semel.running import BlockOperation, Operation, current_operation
+from semel.runtime.operation import BlockOperation, Operation, current_operation
 from semel.store import AsyncStore, Counts, Filter, Page, Store
+from semel.stores.open import open_async_store, open_store
 
 __all__ = [
     "Acquired",

@@ -12,16 +12,16 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, Unpack
 
-from semel.arguments import check_options
 from semel.asgi import IdempotencyMiddleware, idempotency_exempt, idempotent
 from semel.asgi.middleware import Settings
 from semel.asgi.routes import mark_in
 from semel.asgi.types import Scope
 from semel.core.policy import Policy
 from semel.core.rules import Rule, policy_for
-from semel.invalid import frames_of, is_in, tell_invalid
-from semel.marks import Unmarked
-from semel.openapi import PARAMETER_EXAMPLES, describe
+from semel.http.invalid import frames_of, is_in, tell_invalid
+from semel.http.marks import Unmarked
+from semel.http.openapi import PARAMETER_EXAMPLES, describe
+from semel.runtime.arguments import check_options
 from semel.store import AsyncStore, TransactionSource
 
 __all__ = ["Rule", "idempotency_exempt", "idempotent", "protect"]

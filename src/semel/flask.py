@@ -26,19 +26,19 @@ from flask.typing import ResponseReturnValue
 from werkzeug.exceptions import HTTPException
 from werkzeug.http import HTTP_STATUS_CODES
 
-from semel import marks
-from semel.arguments import check_options
-from semel.callers import FLASK_ORDER
 from semel.core.http import Headers
 from semel.core.policy import Policy
 from semel.core.rules import Rule
-from semel.drive import OnEvent
 from semel.errors import NotExecuted, OutcomeUnknown, StoreMisconfigured
-from semel.gate import Admitted, Refused
-from semel.marks import SAFE, UNMARKED, Mark, Marked, idempotency_exempt, idempotent, nearest_mark, see
-from semel.running import current_operation
+from semel.http import marks
+from semel.http.callers import FLASK_ORDER
+from semel.http.gate import Admitted, Refused
+from semel.http.marks import SAFE, UNMARKED, Mark, Marked, idempotency_exempt, idempotent, nearest_mark, see
+from semel.http.werkzeug import marked_rules
+from semel.runtime.arguments import check_options
+from semel.runtime.drive import OnEvent
+from semel.runtime.operation import current_operation
 from semel.store import Store, TransactionSource
-from semel.werkzeug import marked_rules
 from semel.wsgi.answers import wire_headers
 from semel.wsgi.middleware import IdempotencyMiddleware, Identify
 from semel.wsgi.request import path_of

@@ -24,7 +24,6 @@ from litestar.plugins.base import ReceiveRoutePlugin
 from litestar.routes import BaseRoute
 from litestar.types import ASGIApp
 
-from semel.arguments import check_options
 from semel.asgi import IdempotencyMiddleware
 from semel.asgi.body import KEPT, KeptBody
 from semel.asgi.middleware import Settings
@@ -33,10 +32,11 @@ from semel.asgi.types import Receive, Scope, Send
 from semel.core.policy import Policy
 from semel.core.rules import every_policy, policy_for
 from semel.errors import NotExecuted
-from semel.invalid import frames_of, is_in, tell_invalid
-from semel.marks import SAFE, UNMARKED, Marked, Unmarked, expect, marked
-from semel.openapi import describe
-from semel.running import current_operation
+from semel.http.invalid import frames_of, is_in, tell_invalid
+from semel.http.marks import SAFE, UNMARKED, Marked, Unmarked, expect, marked
+from semel.http.openapi import describe
+from semel.runtime.arguments import check_options
+from semel.runtime.operation import current_operation
 from semel.store import AsyncStore, TransactionSource
 
 __all__ = ["IdempotencyPlugin"]

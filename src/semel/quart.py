@@ -13,17 +13,17 @@ from typing import Any, Unpack, cast
 from quart import Quart, Response, got_request_exception, request
 from werkzeug.exceptions import HTTPException
 
-from semel.arguments import check_options
 from semel.asgi import IdempotencyMiddleware, idempotency_exempt, idempotent
 from semel.asgi.middleware import Settings
 from semel.asgi.routes import place_of
 from semel.asgi.types import App, Scope
 from semel.core.rules import Rule
 from semel.errors import NotExecuted
-from semel.marks import UNMARKED, Mark, Marked, nearest_mark
-from semel.running import current_operation
+from semel.http.marks import UNMARKED, Mark, Marked, nearest_mark
+from semel.http.werkzeug import marked_rules
+from semel.runtime.arguments import check_options
+from semel.runtime.operation import current_operation
 from semel.store import AsyncStore, TransactionSource
-from semel.werkzeug import marked_rules
 
 __all__ = ["Rule", "idempotency_exempt", "idempotent", "protect"]
 

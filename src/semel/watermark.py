@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
+from semel.connections import Dialect
 from semel.core.effects import Plan, do
 from semel.database.driving import arun, run
 from semel.database.tables import Insert, Query
 from semel.errors import Misuse, SemelError
-from semel.transaction.drivers import Dialect
-from semel.transaction.errors import Duplicate
+from semel.stores.sql.errors import Duplicate
 
 Mode = Literal["strict", "monotone", "sparse"]
 SPAN_MAX = 100_000

@@ -18,7 +18,7 @@ import semel.quart
 from cli.policy_apps import plain, plain_wsgi
 from semel import open_store
 from semel.asgi import IdempotencyMiddleware
-from semel.stores.sqlite import SqliteStore
+from semel.stores.sqlite.store import SqliteStore
 from semel.wsgi import IdempotencyMiddleware as WsgiMiddleware
 
 FOLDER = os.environ.get("APPS_FOLDER", "")

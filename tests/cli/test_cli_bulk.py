@@ -15,7 +15,7 @@ from semel import Filter, Key, open_store
 from semel.core.records import Acquired
 from semel.errors import StoreUnavailable
 from semel.store import Store
-from semel.stores.sqlite import SqliteStore
+from semel.stores.sqlite.store import SqliteStore
 from waiting import until
 
 Line = dict[str, Any]

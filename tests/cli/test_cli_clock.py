@@ -9,7 +9,7 @@ import pytest
 from cli.calls import HOUR_MS, SCOPE, claimed, run, run_json
 from semel import Key, open_store
 from semel.cli import options
-from semel.clock import wall_ms
+from semel.runtime.clock import wall_ms
 from semel.store import Store
 
 KEY = Key("shop", SCOPE, "order-1")

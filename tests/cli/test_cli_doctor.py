@@ -14,9 +14,9 @@ import pytest
 from cli.calls import claimed, run, run_json
 from semel import Key, open_store
 from semel.store import Store
-from semel.stores import examining
+from semel.stores import examination
 from semel.stores.postgres import upkeep
-from semel.stores.sqlite import examine as sqlite_examine
+from semel.stores.sqlite import doctor as sqlite_doctor
 from servers.needing import needed
 from servers.postgres import PostgresServer, PostgresStandby
 from servers.redis import RedisServer
@@ -183,9 +183,9 @@ def _dead(url: str) -> dict[str, dict[str, str]] | None:
 
 @pytest.mark.parametrize("skew_ms", [-0.4, 0.0, 0.4])
 def test_there_is_no_negative_nothing(monkeypatch: pytest.MonkeyPatch, skew_ms: float) -> None:
-    monkeypatch.setattr(examining, "wall_ms", lambda: 0)
+    monkeypatch.setattr(examination, "wall_ms", lambda: 0)
     monkeypatch.setattr(time, "perf_counter", lambda: 0.0)
-    assert "is +0 ms from" in examining.clock_skew(lambda: skew_ms).detail  # type: ignore[arg-type, return-value]
+    assert "is +0 ms from" in examination.clock_skew(lambda: skew_ms).detail  # type: ignore[arg-type, return-value]
 
 
 @pytest.mark.parametrize("words", [("stuck",), ("doctor",), ("keys", "list"), ("migrate",)])
@@ -241,7 +241,7 @@ def test_a_file_that_others_may_read(file_url: str, tmp_path: Path) -> None:
 def test_a_file_on_a_network_file_system(file_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(f"/dev/sda1 / ext4 rw 0 0\nserver:/share {tmp_path} nfs4 rw 0 0\n")
-    monkeypatch.setattr(sqlite_examine, "MOUNTS", str(mounts))
+    monkeypatch.setattr(sqlite_doctor, "MOUNTS", str(mounts))
     found = by_title(run_json("doctor", store=file_url, status=1))
     assert "network file system (nfs4)" in found["place"]["detail"]
     assert "local disk" in found["place"]["fix"]

@@ -9,10 +9,10 @@ import pytest
 from cli.calls import claimed, run, run_json
 from semel import Key
 from semel.codecs.printable import json_text, visible, visible_lines
+from semel.probe.judge import Mark, Verdict
+from semel.probe.report import as_json, as_text
+from semel.probe.wire import Request
 from semel.store import Store
-from semel.trying.judge import Mark, Verdict
-from semel.trying.report import as_json, as_text
-from semel.trying.wire import Request
 
 HOSTILE = {
     "C0": "\x1b[2J",

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from costs.counting import CountingLoop, calls_of_semel
-from semel import marks
 from semel.asgi import IdempotencyMiddleware
+from semel.http import marks
 
 AT_ONCE = sys.version_info >= (3, 12)
 """Work begins in the step of its caller, and a later pass of the loop is needed only if it has to wait."""

@@ -16,7 +16,7 @@ from semel.asgi import IdempotencyMiddleware
 from semel.core.effects import Read
 from semel.core.records import Claimed, Lease
 from semel.store import AsyncStore, Migratable, Store
-from semel.stores.sqlite import SqliteStore
+from semel.stores.sqlite.store import SqliteStore
 
 TIMES = {"lease_ms": 600_000, "retention_ms": 3_600_000}
 RESULT = Result("t", b"x" * 200)

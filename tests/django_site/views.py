@@ -16,7 +16,7 @@ from django.views.decorators.csrf import csrf_exempt
 
 import semel
 from semel.django import idempotency_exempt, idempotent
-from semel.running import current_operation
+from semel.runtime.operation import current_operation
 
 effects: list[str] = []
 headers_seen: list[dict[str, object]] = []

@@ -23,11 +23,11 @@ import aiosqlite
 import psycopg
 
 import semel
-from semel.clock import wall_ms
 from semel.core.effects import Emit
 from semel.flow import AsyncFlow, Flow, FlowOperation, Step, keyed, tx, unsafe
 from semel.flow.course import Keep, LetGo
 from semel.flow.executors import AsyncExecutor, Executor
+from semel.runtime.clock import wall_ms
 from semel.transaction import units
 from waiting import until
 

@@ -23,11 +23,11 @@ from semel.conditional import ETag, Malformed, refusal, tags
 from semel.core.http import Response
 from semel.core.keys import KeyMalformed, parse_key, read_key
 from semel.core.prefer import WAIT_S_MAX, respond_async
-from semel.gate import Admitted, Gate
 from semel.gateway.rules import parse_rules
 from semel.gateway.settings import SettingsInvalid
-from semel.monitors import Monitors
-from semel.stores.cursor import cursor_of, key_after
+from semel.http.gate import Admitted, Gate
+from semel.http.monitors import Monitors
+from semel.stores.paging import cursor_of, key_after
 from semel.stores.redis import layout
 from semel.stores.sql.rows import COLUMNS, to_record
 from semel.stores.url import StoreUrl

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from semel import Fingerprint, Policy
-from semel.gate import Gate
 from semel.gateway import Settings, SettingsInvalid, read_rules
 from semel.gateway.rules import TenantTable, parse_rules
 from semel.gateway.tenants import identify_by
+from semel.http.gate import Gate
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "gateway" / "semel.toml"
 

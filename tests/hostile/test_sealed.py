@@ -14,14 +14,14 @@ from msgspec.structs import replace
 import semel.store
 from semel import Acquired, Key, Record, RecordUnreadable, Result, StoreMisconfigured
 from semel.asgi import IdempotencyMiddleware
-from semel.clock import wall_ms
 from semel.codecs.origins import REMEMBERED_MAX, Origin, Origins
 from semel.codecs.seal import FORMAT, Seal
 from semel.codecs.sealed import AsyncSealed, Sealed
 from semel.core.records import State
+from semel.runtime.clock import wall_ms
 from semel.store import AsyncStore, Clock, Migratable, Store
 from semel.stores.memory import AsyncMemoryStore, MemoryStore
-from semel.stores.sqlite import SqliteStore
+from semel.stores.sqlite.store import SqliteStore
 from semel.testing import AsyncStoreContract, ManualClock, StoreContract
 from semel.testing.calls import ANSWER, RETENTION_MS, claim, complete, granted, held
 

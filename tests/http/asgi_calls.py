@@ -10,12 +10,12 @@ from typing import Any, ParamSpec, TypeVar
 from semel import Policy, StoreUnavailable
 from semel.asgi import IdempotencyMiddleware
 from semel.asgi.types import App, Message, Receive, Scope, Send
-from semel.clock import wall_ms
 from semel.core.effects import Effect, Pause
 from semel.core.records import Record
+from semel.runtime.clock import wall_ms
+from semel.runtime.tasks import Tasks
 from semel.store import Filter
 from semel.stores.memory import AsyncMemoryStore
-from semel.tasks import Tasks
 
 P = ParamSpec("P")
 T = TypeVar("T")

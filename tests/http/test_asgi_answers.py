@@ -11,7 +11,7 @@ from asgi_calls import Front, Wire, Work, on_loop, reply
 from semel import NotExecuted, Policy, Record, State
 from semel.asgi.execution import Unfinished
 from semel.asgi.types import Message, Receive, Scope, Send
-from semel.running import current_operation
+from semel.runtime.operation import current_operation
 
 
 async def record_of(front: Front) -> Record:

@@ -11,7 +11,7 @@ from asgi_calls import LEASE_MS, Front, Wire, Work, on_loop, reply
 from semel import Policy, Rule, State
 from semel.asgi.types import Receive, Scope, Send
 from semel.core.effects import Claim, Complete, Read
-from semel.gate import Gate
+from semel.http.gate import Gate
 
 SECRET = "a secret of the tests"
 

@@ -8,9 +8,10 @@ from contextlib import suppress
 import pytest
 from asgi_calls import Front, Wire, Work, on_loop, reply
 
-from semel import NotExecuted, Policy, StoreMisconfigured, current_operation, tasks
+from semel import NotExecuted, Policy, StoreMisconfigured, current_operation
 from semel.asgi.types import App, Message, Receive, Scope, Send
 from semel.core.effects import Claim, Complete
+from semel.runtime import tasks
 
 
 @on_loop

@@ -13,7 +13,7 @@ from semel.asgi import IdempotencyMiddleware
 from semel.asgi.types import Message, Receive, Scope, Send
 from semel.core.effects import Claim, Complete, Read, Release
 from semel.events import Event, EventKind
-from semel.running import current_operation
+from semel.runtime.operation import current_operation
 from semel.stores.memory import AsyncMemoryStore
 
 

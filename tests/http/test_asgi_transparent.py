@@ -23,7 +23,7 @@ import semel
 from semel import Policy
 from semel.asgi import IdempotencyMiddleware
 from semel.asgi.types import App, Receive, Scope, Send
-from semel.running import current_operation
+from semel.runtime.operation import current_operation
 from semel.transaction import AsyncTransactionStore
 
 LANGUAGE: ContextVar[str] = ContextVar("language", default="?")

@@ -15,8 +15,8 @@ from semel.core.http import Response
 from semel.core.protocol import claim_for
 from semel.core.records import Key, Lease, Result
 from semel.core.tables import Ending
-from semel.gate import Admitted, Gate
-from semel.monitors import Monitored
+from semel.http.gate import Admitted, Gate
+from semel.http.monitors import Monitored
 
 REQUEST = RequestParts("POST", "/pay", "a=1", ((b"x", b"1"),), b'{"a":1}')
 GATE = Gate(Policy(), secret="a secret of the tests")

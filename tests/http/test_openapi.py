@@ -16,8 +16,8 @@ from pydantic import BaseModel
 from semel import Policy
 from semel.asgi import Rule
 from semel.fastapi import idempotency_exempt, idempotent, protect
+from semel.http.openapi import describe
 from semel.litestar import IdempotencyPlugin
-from semel.openapi import describe
 
 
 class Payment(BaseModel):

@@ -23,7 +23,7 @@ from django_site import views
 from django_site.calling import ByAsgi, ByWsgi
 from semel import Policy, StoreMisconfigured, wsgi
 from semel.asgi import IdempotencyMiddleware
-from semel.quota import AsyncQuotas, Charged, Quotas
+from semel.http.quota import AsyncQuotas, Charged, Quotas
 
 
 def served(policy: Policy, effects: list[str], storage: str = "memory://") -> Any:

@@ -20,7 +20,7 @@ from wsgi_calls import call
 
 from semel import Policy, StoreMisconfigured, StoreUnavailable, asgi, wsgi
 from semel.core.effects import Claim, Effect, Read
-from semel.quota import AsyncQuotas, Quotas
+from semel.http.quota import AsyncQuotas, Quotas
 from semel.stores.memory import AsyncMemoryStore, MemoryStore
 from waiting import until
 

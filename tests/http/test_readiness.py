@@ -28,7 +28,7 @@ from django_site.calling import ByAsgi, ByWsgi
 from semel import asgi, open_async_store, wsgi
 from semel.errors import StoreMisconfigured
 from semel.litestar import IdempotencyPlugin
-from semel.readiness import async_trouble_with, trouble_with
+from semel.runtime.readiness import async_trouble_with, trouble_with
 from semel.stores.memory import AsyncMemoryStore, MemoryStore
 from semel.transaction import AsyncTransactionStore, TransactionStore
 from servers.postgres import Postgres, database_of
@@ -139,7 +139,7 @@ def test_a_store_that_hangs_does_not_hold_the_start_up_for_long(
     told: Told, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("semel.asgi.middleware.START_S", 0.01)
-    monkeypatch.setattr("semel.tasks.DRAIN_S", 0.01)
+    monkeypatch.setattr("semel.runtime.tasks.DRAIN_S", 0.01)
 
     class Hanging(AsyncMemoryStore):
         async def _call(self, call: Any) -> Any:

@@ -12,7 +12,7 @@ from wsgi_calls import STORED, TEXT, FaultyStore, Served, Work, call, raising, t
 
 from semel import NotExecuted, OutcomeUnknown, Policy, StoreMisconfigured, open_async_store
 from semel.core.effects import Claim, Complete, Release
-from semel.running import current_operation
+from semel.runtime.operation import current_operation
 from semel.wsgi import IdempotencyMiddleware, Rule
 
 

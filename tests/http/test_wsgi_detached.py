@@ -17,7 +17,7 @@ from wsgi_calls import Answer, Served, Work, call, environ_of, raising, text
 
 from semel import NotExecuted, Policy
 from semel.flask import Idempotency
-from semel.running import current_operation
+from semel.runtime.operation import current_operation
 from semel.stores.memory import MemoryStore
 from waiting import until
 

@@ -14,7 +14,7 @@ from werkzeug.test import TestResponse
 
 from semel import Key, NotExecuted, OutcomeUnknown, Policy, Result, StoreMisconfigured
 from semel.flask import Idempotency, Rule, idempotency_exempt, idempotent
-from semel.running import current_operation
+from semel.runtime.operation import current_operation
 
 
 class Shop:

@@ -12,7 +12,7 @@ from wsgi_calls import TEXT, FaultyStore, environ_of
 
 from semel import Policy
 from semel.core.effects import Claim
-from semel.running import current_operation
+from semel.runtime.operation import current_operation
 from semel.stores.memory import MemoryStore
 from semel.wsgi import IdempotencyMiddleware
 

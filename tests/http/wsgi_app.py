@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from semel import Policy
-from semel.running import current_operation
+from semel.runtime.operation import current_operation
 from semel.wsgi import IdempotencyMiddleware
 
 

@@ -5,9 +5,7 @@ A claim is checked in the snapshot and again in the row, so a fault that grants 
 
 from mutants.fault import Fault
 
-QUERIES, SCRIPTS, INSPECTION, WATCH = (
-    f"stores/postgres/{name}.py" for name in ("queries", "scripts", "inspection", "watch")
-)
+QUERIES, SCRIPTS, OPERATE, WATCH = (f"stores/postgres/{name}.py" for name in ("queries", "scripts", "operate", "watch"))
 ATTEMPT = "attempt = CASE WHEN r.expires_ms + r.refuse_ms <= now_ms THEN 1 ELSE r.attempt + 1 END"
 CREATED = "created_ms = CASE WHEN r.expires_ms + r.refuse_ms <= now_ms THEN now_ms ELSE r.created_ms END"
 PAST_RETENTION = '"r.expires_ms + r.refuse_ms <= now_ms AND r.lease_until_ms <= now_ms"'
@@ -112,14 +110,14 @@ FAULTS = [
     Fault("purge deletes a moment late", QUERIES, "r.expires_ms <= (SELECT", "r.expires_ms < (SELECT"),
     Fault(
         "a lease is shown as lapsed a moment late",
-        INSPECTION,
+        OPERATE,
         "r.lease_until_ms <= now_ms",
         "r.lease_until_ms < now_ms",
     ),
-    Fault("a page repeats its last record", INSPECTION, "r.digest > $", "r.digest >= $"),
-    Fault("what cannot be read is not counted", INSPECTION, "unreadable=unreadable", "unreadable=0"),
-    Fault("scan ignores the age", INSPECTION, "now_ms - r.created_ms >= $3", "now_ms >= $3"),
-    Fault("a prefix is a pattern", INSPECTION, "starts_with(r.name, ${})", "r.name LIKE ${} || '%'"),
+    Fault("a page repeats its last record", OPERATE, "r.digest > $", "r.digest >= $"),
+    Fault("what cannot be read is not counted", OPERATE, "unreadable=unreadable", "unreadable=0"),
+    Fault("scan ignores the age", OPERATE, "now_ms - r.created_ms >= $3", "now_ms >= $3"),
+    Fault("a prefix is a pattern", OPERATE, "starts_with(r.name, ${})", "r.name LIKE ${} || '%'"),
     Fault(
         "those who wait only sleep",
         WATCH,
@@ -156,5 +154,5 @@ FAULTS = [
         "FROM moment WHERE {SEEN} AND r.state <> {IN_PROGRESS}\nRETURNING 1",
         "FROM moment WHERE {SEEN}\nRETURNING 1",
     ),
-    Fault("only half of a tenant is listed", INSPECTION, 'SIZE, b"\\xff"', 'SIZE, b"\\x7f"'),
+    Fault("only half of a tenant is listed", OPERATE, 'SIZE, b"\\xff"', 'SIZE, b"\\x7f"'),
 ]

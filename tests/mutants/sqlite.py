@@ -6,7 +6,7 @@ A claim looks before it writes, so what the writing statement checks again is se
 
 from mutants.fault import Fault
 
-SCRIPTS, INSPECTION, WATCH = (f"stores/sqlite/{name}.py" for name in ("scripts", "inspection", "watch"))
+SCRIPTS, OPERATE, WATCH = (f"stores/sqlite/{name}.py" for name in ("scripts", "operate", "watch"))
 ATTEMPT = "attempt = CASE WHEN {PAST_RETENTION} THEN 1 ELSE attempt + 1 END"
 CREATED = "created_ms = CASE WHEN {PAST_RETENTION} THEN :now ELSE created_ms END"
 DIGESTS, ROWS = "stores/sql/digests.py", "stores/sql/rows.py"
@@ -115,21 +115,21 @@ FAULTS = [
     Fault("a refusal outlives its result", SCRIPTS, "payload = NULL, refuse_ms = 0\n", "payload = NULL\n"),
     Fault(
         "a lease is shown as lapsed a moment late",
-        INSPECTION,
+        OPERATE,
         "{IN_PROGRESS} AND lease_until_ms <= :now",
         "{IN_PROGRESS} AND lease_until_ms < :now",
     ),
     Fault(
         "a lease is counted as lapsed a moment late",
-        INSPECTION,
+        OPERATE,
         "sum(lease_until_ms <= :now)",
         "sum(lease_until_ms < :now)",
     ),
-    Fault("a page repeats its last record", INSPECTION, "nth) > (:after", "nth) >= (:after"),
+    Fault("a page repeats its last record", OPERATE, "nth) > (:after", "nth) >= (:after"),
     Fault("what cannot be read is left out", ROWS, "            unreadable.append(", "            print("),
-    Fault("what cannot be read is not counted", INSPECTION, "sum(finished.values())", "0"),
-    Fault("scan ignores the age", INSPECTION, " AND created_ms <= :created", ""),
-    Fault("a prefix is a pattern", INSPECTION, "substr(name, 1, :prefix_size) = :prefix", "name LIKE :prefix || '%'"),
+    Fault("what cannot be read is not counted", OPERATE, "sum(finished.values())", "0"),
+    Fault("scan ignores the age", OPERATE, " AND created_ms <= :created", ""),
+    Fault("a prefix is a pattern", OPERATE, "substr(name, 1, :prefix_size) = :prefix", "name LIKE :prefix || '%'"),
     Fault(
         "another process wakes nobody",
         WATCH,
@@ -223,7 +223,7 @@ FAULTS = [
         " AND NOT {PAST_RETENTION}",
         " OR 0 AND {PAST_RETENTION}",
     ),
-    Fault("the next page begins at another key", INSPECTION, "after and after[0]", "after and 0"),
+    Fault("the next page begins at another key", OPERATE, "after and after[0]", "after and 0"),
     Fault("only half of a tenant is listed", DIGESTS, 'b"\\xff"', 'b"\\x7f"'),
     Fault("expire prolongs", "stores/sqlite/scripts.py", "min(expires_ms, :now)", "max(expires_ms, :now)"),
     Fault(
@@ -247,7 +247,7 @@ FAULTS = [
     ),
     Fault(
         "a new file is begun beside an old log",
-        "stores/sqlite/connect.py",
+        "stores/sqlite/driver.py",
         'if os.path.exists(f"{path}-wal") and not os.path.exists(path):',
         'if path == "":',
     ),

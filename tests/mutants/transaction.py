@@ -2,8 +2,8 @@
 
 from mutants.fault import Fault
 
-POSTGRES, SQLITE, DRIVER = "transaction/postgres.py", "transaction/sqlite.py", "transaction/drivers/psycopg.py"
-SEALED, FLOW = "transaction/sealed.py", "flow/transactions.py"
+POSTGRES, SQLITE, DRIVER = "stores/postgres/transaction.py", "stores/sqlite/transaction.py", "connections/psycopg.py"
+SEALED, FLOW = "stores/sql/sealed.py", "flow/transactions.py"
 OLD_OR_NEW = "WHERE number < {KNOWN} OR readable_from > {KNOWN}"
 
 FAULTS = [

@@ -5,8 +5,9 @@ from __future__ import annotations
 from mutants.fault import Fault
 
 MODEL, RECORDS, TABLES, PROTOCOL = "core/model.py", "core/records.py", "core/tables.py", "core/protocol.py"
-KEEPER, BATCH, MEMORY, GATE, HTTP = "keeper.py", "batch.py", "stores/memory.py", "gate.py", "core/http.py"
-ADMISSION, ANSWERS, EXECUTION, POLICY = "admission.py", "answers.py", "asgi/execution.py", "core/policy.py"
+KEEPER, GATE, HTTP = "runtime/keeper.py", "http/gate.py", "core/http.py"
+BATCH, MEMORY = "stores/batching.py", "stores/memory.py"
+ADMISSION, ANSWERS, EXECUTION, POLICY = "http/admission.py", "http/answers.py", "asgi/execution.py", "core/policy.py"
 
 FAULTS = [
     Fault(

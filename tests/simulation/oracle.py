@@ -14,7 +14,7 @@ from semel.core.http import Response
 from semel.core.records import Acquired, Key, Lease
 from semel.errors import NotExecuted
 from semel.events import Event, EventKind
-from semel.running import Operation as Running
+from semel.runtime.operation import Operation as Running
 from simulation.application import WorkFailed
 from simulation.holding import Holdings, found
 from simulation.invariants import INVARIANTS

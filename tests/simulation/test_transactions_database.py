@@ -11,15 +11,15 @@ from typing import Any
 import psycopg
 import pytest
 
+from semel.connections.psycopg import PsycopgDriver
 from semel.core.effects import Claim, Complete, Effect
 from semel.core.records import Key, Lease, Record, Result
-from semel.drive import drive
 from semel.errors import InProgress, Misuse
+from semel.runtime.drive import drive
+from semel.stores.postgres.transaction import PostgresEngine
+from semel.stores.sql.engine import Granted
+from semel.stores.sql.errors import translated
 from semel.stores.sql.statements import Script, Statement
-from semel.transaction.drivers.psycopg import PsycopgDriver
-from semel.transaction.errors import translated
-from semel.transaction.postgres import PostgresEngine
-from semel.transaction.scripts import Granted
 from simulation.transactions.database import LOCKED, WRITE, Database, DatabaseError, Transaction
 from transaction.modes import prepare
 

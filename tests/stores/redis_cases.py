@@ -7,7 +7,8 @@ from typing import Any
 import redis
 
 from semel import Acquired, Key, Lease, Result, open_async_store, open_store
-from semel.stores.redis import AsyncRedisStore, RedisStore
+from semel.stores.redis.aio import AsyncRedisStore
+from semel.stores.redis.store import RedisStore
 from servers.needing import needed
 from servers.redis import RedisServer
 

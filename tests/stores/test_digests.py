@@ -12,9 +12,10 @@ from semel.core.effects import Claim, Complete, Effect, Read, Release, Renew
 from semel.errors import RecordUnreadable
 from semel.store import Filter
 from semel.stores.memory import MemoryStore
-from semel.stores.postgres import PostgresStore, Settings
+from semel.stores.postgres.settings import Settings
+from semel.stores.postgres.store import PostgresStore
 from semel.stores.sql.digests import SIZE, TENANT_SIZE, digest_of, tenant_of
-from semel.stores.sqlite import SqliteStore
+from semel.stores.sqlite.store import SqliteStore
 from semel.stores.url import StoreUrl
 from semel.testing import ManualClock
 

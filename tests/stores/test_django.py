@@ -21,9 +21,10 @@ import django_site  # noqa: F401
 from django_site import databases
 from semel import Key, Lease, StoreMisconfigured, StoreUnavailable
 from semel.core.protocol import abandon
-from semel.drive import drive, performer
+from semel.runtime.drive import drive, performer
 from semel.store import AsyncStore, Clock, Doubting, Store
-from semel.stores.django import AsyncDjangoStore, DjangoStore
+from semel.stores.django.aio import AsyncDjangoStore
+from semel.stores.django.store import DjangoStore
 from semel.testing import AsyncStoreContract, BlockingStore, StoreContract
 from semel.testing.calls import claim, granted, held
 from semel.testing.proxy import PATIENCE_S, FaultProxy

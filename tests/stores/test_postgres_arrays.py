@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from semel.stores.postgres import Settings
 from semel.stores.postgres.arrays import packed
-from semel.stores.postgres.connect import Link
+from semel.stores.postgres.driver import Link
+from semel.stores.postgres.settings import Settings
 from semel.stores.sql.statements import Statement
 from semel.stores.url import StoreUrl
 

@@ -9,9 +9,11 @@ import pytest
 
 from semel import Acquired, Key, Lease, Occupied, Result, open_async_store
 from semel.core.effects import Claim, Complete, Read, Release, Renew
-from semel.drive import drive
-from semel.stores.postgres import AsyncPostgresStore, PostgresStore, Settings
-from semel.stores.postgres.connect import Link
+from semel.runtime.drive import drive
+from semel.stores.postgres.aio import AsyncPostgresStore
+from semel.stores.postgres.driver import Link
+from semel.stores.postgres.settings import Settings
+from semel.stores.postgres.store import PostgresStore
 from semel.stores.sql.statements import Script, Statement
 from semel.stores.url import StoreUrl
 
@@ -261,7 +263,7 @@ def test_counts_of_a_large_table_are_estimated(postgres_url: str, monkeypatch: p
                 "FROM generate_series(1, 20000) n"
             )
             ((pages,),) = link.execute("SELECT pg_relation_size('estimated.semel_records') / 8192").fetchall()
-        monkeypatch.setattr("semel.stores.postgres.inspection.SAMPLE_PAGES", pages * 3 // 4)
+        monkeypatch.setattr("semel.stores.postgres.operate.SAMPLE_PAGES", pages * 3 // 4)
         counts = store.counts()
     assert not counts.exact
     assert 14_000 < counts.succeeded < 26_000

@@ -11,7 +11,7 @@ import pytest
 from semel import Key, StoreUnavailable, open_async_store, open_store
 from semel.codecs.sealed import AsyncSealed, Sealed
 from semel.core.effects import Doubts
-from semel.drive import drive
+from semel.runtime.drive import drive
 from semel.store import AsyncDoubting, Doubting, Store
 from semel.stores.postgres.doubts import LOST_MAX, LostBackends, doubts
 from semel.stores.sql.statements import Script

@@ -13,7 +13,9 @@ from semel import Acquired, Key, Occupied, Result, open_async_store, open_store
 from semel.core.records import Claimed, Lease
 from semel.errors import StoreMisconfigured, StoreUnavailable
 from semel.store import Store
-from semel.stores.postgres import AsyncPostgresStore, PostgresStore, Settings
+from semel.stores.postgres.aio import AsyncPostgresStore
+from semel.stores.postgres.settings import Settings
+from semel.stores.postgres.store import PostgresStore
 from semel.stores.url import StoreUrl
 from semel.testing import BlockingStore
 from servers.needing import needed

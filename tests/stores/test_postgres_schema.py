@@ -8,11 +8,12 @@ import pytest
 
 from semel import Acquired, Key, Lease, Result, open_async_store, open_store
 from semel.core.effects import Claim, Complete, Release, Renew
-from semel.drive import drive
 from semel.errors import StoreMisconfigured
+from semel.runtime.drive import drive
 from semel.store import Migratable, Store
-from semel.stores.postgres import PostgresStore, schema
+from semel.stores.postgres import schema
 from semel.stores.postgres.settings import Settings
+from semel.stores.postgres.store import PostgresStore
 from semel.stores.url import StoreUrl
 from semel.testing import BlockingStore
 from servers.postgres import Postgres, database_of

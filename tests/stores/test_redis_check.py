@@ -7,9 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from semel import StoreMisconfigured, StoreUnavailable, open_store
-from semel.stores.redis import RedisSettingsWarning
-from semel.stores.redis.check import Accepted, check
-from semel.stores.redis.connect import parse
+from semel.stores.redis.check import Accepted, RedisSettingsWarning, check
+from semel.stores.redis.driver import parse
 from semel.stores.url import StoreUrl
 from servers.redis import RedisServer
 from stores.redis_cases import KEY, async_store, client, server, sync_store

@@ -14,8 +14,9 @@ from redis.exceptions import ResponseError
 from semel import Acquired, Key, Lease, Occupied, Result, StoreUnavailable
 from semel.core.effects import Plan, do
 from semel.errors import StoreTimeout
-from semel.stores.redis import AsyncRedisStore, RedisStore
+from semel.stores.redis.aio import AsyncRedisStore
 from semel.stores.redis.commands import Command
+from semel.stores.redis.store import RedisStore
 from servers.redis import RedisServer
 from stores.redis_cases import CLAIM, KEY, RESULT, async_store, client, granted, key, server, sync_store
 from waiting import until

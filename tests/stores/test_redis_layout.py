@@ -9,8 +9,8 @@ from redis.crc import key_slot
 
 from semel import Key, Lease, Occupied, Record, RecordUnreadable, Result, State
 from semel.store import Counts
-from semel.stores.redis import RedisStore
 from semel.stores.redis.layout import frame, name_of
+from semel.stores.redis.store import RedisStore
 from stores.redis_cases import CLAIM, KEY, RESULT, async_store, client, granted, key, sync_store
 
 

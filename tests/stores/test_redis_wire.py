@@ -18,7 +18,8 @@ from cryptography.x509.oid import NameOID
 
 from semel import Occupied, Result, StoreUnavailable
 from semel.errors import StoreTimeout
-from semel.stores.redis import AsyncRedisStore, wire
+from semel.stores.redis import wire
+from semel.stores.redis.aio import AsyncRedisStore
 from semel.testing.proxy import Fault, FaultProxy
 from servers.process import free_port
 from servers.redis import RedisServer

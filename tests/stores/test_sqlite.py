@@ -12,8 +12,10 @@ import pytest
 
 from semel import Key, StoreMisconfigured
 from semel.store import AsyncStore, Clock, Store
-from semel.stores.sqlite import AsyncSqliteStore, Settings, SqliteStore
+from semel.stores.sqlite.aio import AsyncSqliteStore
 from semel.stores.sqlite.files import SETTLED_S, TRUSTED_S, Folder
+from semel.stores.sqlite.settings import Settings
+from semel.stores.sqlite.store import SqliteStore
 from semel.testing import AsyncStoreContract, BlockingStore, StoreContract
 from semel.testing.calls import ANSWER, claim, complete, granted, occupied
 from stores.clock_jumps import ClockJumps
@@ -57,7 +59,7 @@ class TestSqliteStoreOfOneDigest(File, StoreContract):
     def one_digest(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for module in ("scripts", "quick"):
             monkeypatch.setattr(f"semel.stores.sqlite.{module}.number_of", lambda key: 7)
-        monkeypatch.setattr("semel.stores.sqlite.inspection.numbers_of", lambda tenant: (7, 7))
+        monkeypatch.setattr("semel.stores.sqlite.operate.numbers_of", lambda tenant: (7, 7))
 
     def open(self, clock: Clock | None) -> Store:
         return SqliteStore(self.path, clock=clock)

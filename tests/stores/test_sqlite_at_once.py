@@ -13,12 +13,15 @@ import pytest
 
 from costs.counting import traced
 from semel import Acquired, Key, Lease, Occupied, RecordUnreadable, Result, StoreUnavailable
-from semel.clock import wall_ms
 from semel.core.effects import Claim, Complete
-from semel.stores.sqlite import AsyncSqliteStore, Settings, SqliteStore, at_once, log
+from semel.runtime.clock import wall_ms
+from semel.stores.sqlite import at_once, log
+from semel.stores.sqlite.aio import AsyncSqliteStore
 from semel.stores.sqlite.connections import PAGE, Purpose
 from semel.stores.sqlite.database import Database
 from semel.stores.sqlite.scripts import Purge
+from semel.stores.sqlite.settings import Settings
+from semel.stores.sqlite.store import SqliteStore
 from semel.stores.sqlite.writer import AT_ONCE_MAX, weight
 
 DAY_MS = 86_400_000

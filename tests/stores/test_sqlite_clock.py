@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from semel import Key, Occupied
-from semel.clock import boot_ms, find_boot, steady_clock, wall_ms
-from semel.stores.sqlite import SqliteStore, clock
+from semel.runtime.clock import boot_ms, find_boot, steady_clock, wall_ms
+from semel.stores.sqlite import clock
+from semel.stores.sqlite.store import SqliteStore
 from semel.testing.calls import ANSWER, claim, complete, granted, held, occupied
 from servers.faketime import faked
 from servers.needing import needed
@@ -154,7 +155,7 @@ def test_without_a_start_to_name_a_file_goes_by_the_wall_clock(path: str, monkey
 @pytest.mark.parametrize("missing", ["the clock", "the number of the start"])
 def test_a_machine_that_does_not_say_which_start_it_is_in(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     name, value = ("BOOT_CLOCK", None) if missing == "the clock" else ("BOOT_ID", Path("/nowhere"))
-    monkeypatch.setattr(f"semel.clock.{name}", value)
+    monkeypatch.setattr(f"semel.runtime.clock.{name}", value)
     find_boot.cache_clear()
     try:
         assert find_boot() is None
@@ -191,5 +192,5 @@ def test_an_examination_tells_how_far_the_clocks_are_apart(path: str, monkeypatc
     assert level == "info"
     assert detail.startswith("the store's clock is -3")
     assert "leases and retention are not affected" in detail
-    monkeypatch.setattr("semel.stores.sqlite.examine.find_boot", lambda: None)
+    monkeypatch.setattr("semel.stores.sqlite.doctor.find_boot", lambda: None)
     assert finding(store)[0] == "warning"

@@ -21,8 +21,8 @@ from semel import (
     open_async_store,
     open_store,
 )
-from semel.stores.sqlite import SqliteStore
 from semel.stores.sqlite.settings import Settings
+from semel.stores.sqlite.store import SqliteStore
 
 NOBODY_UID = 65534
 
@@ -252,7 +252,7 @@ TRY_TO_CLAIM = """
 import os, resource, sys
 path, uid, size_max = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 from semel import Acquired, Key, Result, StoreError
-from semel.stores.sqlite import SqliteStore
+from semel.stores.sqlite.store import SqliteStore
 if uid:
     os.setuid(uid)
 if size_max:

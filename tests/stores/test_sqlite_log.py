@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from semel import Acquired, Key, StoreUnavailable
-from semel.clock import wall_ms
 from semel.core.effects import Claim
-from semel.stores.sqlite import Settings, log
+from semel.runtime.clock import wall_ms
+from semel.stores.sqlite import log
 from semel.stores.sqlite.connections import Connections, Lent, Purpose
+from semel.stores.sqlite.settings import Settings
 from semel.stores.sqlite.writer import Writer
 
 DAY_MS = 86_400_000

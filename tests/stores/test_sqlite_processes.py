@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 
 from semel import Acquired, Key, Lease, Result
-from semel.stores.sqlite import AsyncSqliteStore, Settings, SqliteStore
+from semel.stores.sqlite.aio import AsyncSqliteStore
+from semel.stores.sqlite.settings import Settings
+from semel.stores.sqlite.store import SqliteStore
 
 DAY_MS = 86_400_000
 ANSWER = Result("x", b"answer")
@@ -170,7 +172,7 @@ def test_many_processes_begin_a_new_file_at_once(tmp_path: Path) -> None:
 COMPLETE = """
 import sys
 from semel import Key, Lease, Result
-from semel.stores.sqlite import SqliteStore
+from semel.stores.sqlite.store import SqliteStore
 store = SqliteStore(sys.argv[1])
 store.counts()
 print("ready", flush=True)

@@ -21,11 +21,11 @@ from semel.core.decisions import Undecided
 from semel.core.effects import Claim, Complete, Effect, Read
 from semel.core.policy import Policy
 from semel.core.protocol import abandon, acquire
-from semel.drive import adrive, async_performer
 from semel.errors import StoreTimeout
-from semel.stores.sqlite import AsyncSqliteStore, Settings, SqliteStore
+from semel.runtime.drive import adrive, async_performer
+from semel.stores.sqlite.aio import AsyncSqliteStore
 from semel.stores.sqlite.connections import Connections
-from semel.stores.sqlite.inspection import COUNT_FINISHED, COUNT_IN_PROGRESS
+from semel.stores.sqlite.operate import COUNT_FINISHED, COUNT_IN_PROGRESS
 from semel.stores.sqlite.scripts import (
     CLAIM,
     COMPLETE,
@@ -38,6 +38,8 @@ from semel.stores.sqlite.scripts import (
     RESOLVE,
     TAKE,
 )
+from semel.stores.sqlite.settings import Settings
+from semel.stores.sqlite.store import SqliteStore
 from semel.stores.sqlite.writer import Writer
 
 DAY_MS = 86_400_000
@@ -269,7 +271,7 @@ def test_purge_in_parts_leaves_room_for_others(tmp_path: Path) -> None:
 WRITE_FOR_EVER = """
 import os, sys, threading
 from semel import Key, Result
-from semel.stores.sqlite import SqliteStore
+from semel.stores.sqlite.store import SqliteStore
 store = SqliteStore(sys.argv[1])
 def work(thread):
     for number in range(100_000):

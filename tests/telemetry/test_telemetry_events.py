@@ -13,9 +13,9 @@ import pytest
 from semel.core.correlation import correlation_of, trace_label, trace_of
 from semel.core.effects import Claim, Emit
 from semel.core.records import OWNER_MAX, Acquired, Key, Lease, Result, State
-from semel.drive import LEVELS, ignore, logged, performer
 from semel.errors import RecordUnreadable, StoreMisconfigured, StoreUnavailable
 from semel.events import ENDS, NO_KEY, STARTS, Event, EventKind
+from semel.runtime.drive import LEVELS, ignore, logged, performer
 from semel.stores.memory import MemoryStore
 from semel.telemetry import CallListener, Listeners, LogListener
 from telemetry.shop import SECRET_KEY, Shop
@@ -243,7 +243,7 @@ def test_a_replay_says_how_long_the_work_took_where_that_is_known() -> None:
     from semel.core.policy import Policy
     from semel.core.protocol import acquire, settle
     from semel.core.tables import Ending
-    from semel.drive import drive
+    from semel.runtime.drive import drive
 
     now_ms, events = [0], list[Event]()
     store = MemoryStore(clock=lambda: now_ms[0])

@@ -11,7 +11,7 @@ from wsgiref.util import setup_testing_defaults
 
 from semel import Key, Policy, open_store
 from semel.events import Event, EventKind
-from semel.keeper import AsyncKeeper, Keeper
+from semel.runtime.keeper import AsyncKeeper, Keeper
 from semel.stores.memory import AsyncMemoryStore
 from semel.wsgi import IdempotencyMiddleware
 from telemetry.shop import Shop

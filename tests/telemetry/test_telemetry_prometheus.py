@@ -15,12 +15,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from semel.core.records import Key
 from semel.events import NO_KEY, REFUSALS, Event, EventKind
+from semel.runtime.timing import CALLS
 from semel.stores.memory import MemoryStore
 from semel.telemetry import purges
 from semel.telemetry.attempts import Attempts
 from semel.telemetry.operations import OPERATIONS_MAX, Operations
 from semel.telemetry.prometheus import PrometheusListener, RecordsCollector
-from semel.timing import CALLS
 from telemetry.shop import SECRET_KEY, Shop
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

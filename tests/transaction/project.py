@@ -10,8 +10,8 @@ from types import ModuleType
 from typing import Any
 
 from semel import OutcomeUnknown, Policy
+from semel.connections.django import atomic
 from semel.transaction import TransactionStore
-from semel.transaction.drivers.django import atomic
 from transaction.victims import configure
 
 POLICY = Policy(guarantee="exactly-once", required=True, result_max=1000)

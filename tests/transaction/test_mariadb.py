@@ -18,10 +18,10 @@ import sqlalchemy as sa
 from pymysql.constants import CLIENT
 
 from semel import database
+from semel.connections.mariadb import check_server
 from semel.database import Stale, StreamConflict
 from semel.errors import Misuse, StoreMisconfigured
 from semel.transaction import RetryTransaction, within
-from semel.transaction.drivers.mariadb import check_server
 from semel.watermark import watermark
 from servers.mariadb import MariadbServer, arguments
 from servers.needing import needed

@@ -19,9 +19,9 @@ from sqlalchemy.orm import Session
 
 import semel
 from semel.codecs.sealed import Seal
+from semel.connections.psycopg import PsycopgDriver
 from semel.errors import KeyReused, Misuse, OutcomeUnknown, StoreMisconfigured, Unstorable
 from semel.transaction import within
-from semel.transaction.drivers.psycopg import PsycopgDriver
 from transaction.modes import MODES, Effect, Mode, effects, path_of, sqlalchemy_url
 from transaction.stage import Stage
 

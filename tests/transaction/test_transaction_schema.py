@@ -17,8 +17,10 @@ import semel
 from semel.errors import StoreMisconfigured
 from semel.flow import Flow, tx
 from semel.stores.postgres import schema as postgres_schema
+from semel.stores.postgres import transaction as postgres
 from semel.stores.sqlite import schema as sqlite_schema
-from semel.transaction import TransactionStore, postgres, run, sqlite, within
+from semel.stores.sqlite import transaction as sqlite
+from semel.transaction import TransactionStore, run, within
 from transaction.modes import MODES, Mode, effects, path_of
 from transaction.test_transaction_blocks import operate
 

@@ -13,8 +13,8 @@ import pytest
 
 import semel
 from semel.errors import InProgress, KeyReused
+from semel.stores.sql.errors import retry_of
 from semel.transaction import RetryTransaction, within
-from semel.transaction.errors import retry_of
 from transaction.modes import DJANGO, MODES, ON_SQLALCHEMYS_SQLITE, SNAPSHOTS, Mode, effects, path_of
 from transaction.stage import Stage
 
@@ -187,7 +187,7 @@ def test_the_lock_timeout_is_as_before_after_waiting(urls: Urls) -> None:
     url = urls["postgres"]
     with psycopg.connect(url) as other, psycopg.connect(url) as connection:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("semel.transaction.postgres._lock", lambda _: 1)
+            patch.setattr("semel.stores.postgres.transaction._lock", lambda _: 1)
             other.execute("SELECT pg_advisory_lock(1)")
             with within(connection).operation("collides", scope="operation") as op:
                 assert not op.replayed

@@ -15,9 +15,9 @@ from typing import Any
 import django
 from django.conf import settings
 
+from semel.connections import aiosqlite, asyncpg, psycopg, sqlalchemy, sqlite3
+from semel.connections import django as on_django
 from semel.transaction import within
-from semel.transaction.drivers import aiosqlite, asyncpg, psycopg, sqlalchemy, sqlite3
-from semel.transaction.drivers import django as on_django
 from transaction.modes import DJANGO, MODES, Mode, django_databases
 
 RESULT = {"answer": 42}

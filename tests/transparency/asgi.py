@@ -7,7 +7,7 @@ from typing import Any
 
 from semel.asgi import IdempotencyMiddleware
 from semel.asgi.types import App, Message, Receive, Scope, Send
-from semel.opening import open_async_store
+from semel.stores.open import open_async_store
 from transparency.trial import HEADER, MARK, POLICY, Answer, ExecutedAgain, Trial
 
 KEY = HEADER.lower().encode()

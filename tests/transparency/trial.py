@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from semel.core.http import MARKS
 from semel.core.policy import NEVER_REPLAYED, Policy
-from semel.running import current_operation
+from semel.runtime.operation import current_operation
 
 MARK = "semel.transparency"
 """Where a scope, an environ or a request's META holds the trial."""

@@ -9,7 +9,7 @@ from contextvars import copy_context
 from typing import Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from semel.opening import open_store
+from semel.stores.open import open_store
 from semel.wsgi import IdempotencyMiddleware
 from transparency.trial import HEADER, MARK, POLICY, Answer, ExecutedAgain, Trial
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from semel.cli.trying import try_
+from semel.cli.probe import try_
 from trying.services import CALLERS, Shop, by_semel, order, served
 
 HERE = "http://127.0.0.1:9/orders"
@@ -84,7 +84,7 @@ def test_effects_that_cannot_be_counted(source: str, message: str) -> None:
 def test_in_a_process_of_its_own_with_a_body_from_a_file(tmp_path: Path) -> None:
     (body := tmp_path / "order.json").write_text(order())
     with served(shop := Shop(), by_semel) as url:
-        command = [sys.executable, "-c", "from semel.cli.trying import try_; try_()"]
+        command = [sys.executable, "-c", "from semel.cli.probe import try_; try_()"]
         done = subprocess.run(
             [*command, "post", f"{url}/orders?trace=s3cret", "-d", f"@{body}", "-H", ALICE, "--parallel", "3"],
             capture_output=True,

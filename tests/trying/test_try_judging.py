@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from semel.trying.bodies import Difference, other_request
-from semel.trying.effects import counter
-from semel.trying.judge import Mark, Verdict, judge
-from semel.trying.probes import Observations, Seen
-from semel.trying.report import redacted, shown_url
-from semel.trying.wire import Reply, Request
+from semel.probe.bodies import Difference, other_request
+from semel.probe.effects import counter
+from semel.probe.judge import Mark, Verdict, judge
+from semel.probe.probes import Observations, Seen
+from semel.probe.report import redacted, shown_url
+from semel.probe.wire import Reply, Request
 
 JSON = (("Content-Type", "application/json"),)
 REPLAYED = (*JSON, ("Idempotent-Replayed", "true"))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from semel.cli.trying import try_
+from semel.cli.probe import try_
 from trying.services import (
     CALLERS,
     Fake,

@@ -10,7 +10,7 @@ from semel.core.decisions import Run, Unknown
 from semel.core.protocol import acquire, settle
 from semel.core.records import Key
 from semel.core.tables import Ending
-from semel.drive import drive, performer
+from semel.runtime.drive import drive, performer
 
 
 def send_invoice(ledger: Path) -> None:

@@ -2,6 +2,6 @@
 
 from semel.asgi.middleware import IdempotencyMiddleware
 from semel.core.rules import Rule
-from semel.marks import idempotency_exempt, idempotent
+from semel.http.marks import idempotency_exempt, idempotent
 
 __all__ = ["IdempotencyMiddleware", "Rule", "idempotency_exempt", "idempotent"]

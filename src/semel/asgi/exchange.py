@@ -7,21 +7,21 @@ import inspect
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
-from semel.admission import Answered, Begun, Keyed, unsure
-from semel.answers import Answers
 from semel.asgi.body import KEPT, unread
 from semel.asgi.execution import Execution
 from semel.asgi.transaction import TransactionExecution
 from semel.asgi.types import Message, Receive, Scope, Send, send_response
-from semel.callers import ASGI_ORDER, explain
 from semel.core.decisions import Replay
 from semel.core.fingerprint import RequestParts
 from semel.core.http import Headers
 from semel.core.protocol import usual
 from semel.core.reports import acquired
-from semel.drive import NOT_ASKED, adrive, tell
 from semel.errors import StoreError
-from semel.gate import Admitted, Gate, Refused, too_large_body
+from semel.http.admission import Answered, Begun, Keyed, unsure
+from semel.http.answers import Answers
+from semel.http.callers import ASGI_ORDER, explain
+from semel.http.gate import Admitted, Gate, Refused, too_large_body
+from semel.runtime.drive import NOT_ASKED, adrive, tell
 
 if TYPE_CHECKING:
     from semel.asgi.middleware import IdempotencyMiddleware, Identify

@@ -7,8 +7,6 @@ import contextlib
 from contextvars import copy_context
 from typing import TYPE_CHECKING
 
-from semel.admission import Keyed, Unprotected
-from semel.answers import NO_ANSWER, Ended, known_of, without_directives
 from semel.asgi.handlers import ask_handler
 from semel.asgi.types import Message, Receive, Scope, Send, send_response
 from semel.codecs.responses import NotKept
@@ -18,10 +16,12 @@ from semel.core.http import Response
 from semel.core.protocol import complete_for
 from semel.core.reports import settled
 from semel.core.tables import Ending
-from semel.drive import NOT_ASKED, adrive, tell
 from semel.errors import NotExecuted, OutcomeUnknown, StoreError
-from semel.running import Operation, Outside, adopt, enter
-from semel.tasks import report
+from semel.http.admission import Keyed, Unprotected
+from semel.http.answers import NO_ANSWER, Ended, known_of, without_directives
+from semel.runtime.drive import NOT_ASKED, adrive, tell
+from semel.runtime.operation import Operation, Outside, adopt, enter
+from semel.runtime.tasks import report
 
 if TYPE_CHECKING:
     from semel.asgi.middleware import IdempotencyMiddleware

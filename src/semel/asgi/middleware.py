@@ -10,10 +10,6 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, TypedDict
 
-from semel import marks
-from semel.admission import WAITERS_MAX, Waiters
-from semel.answers import DIRECTIVE, without_directives
-from semel.arguments import check_function, check_store
 from semel.asgi.exchange import caller_of, serve
 from semel.asgi.routes import mark_in, marked_in, place_of
 from semel.asgi.types import App, Message, Receive, Scope, Send, send_response
@@ -24,17 +20,21 @@ from semel.core.policy import Policy
 from semel.core.protocol import abandon
 from semel.core.records import Lease
 from semel.core.rules import Rule
-from semel.drive import OnEvent, adrive, async_asking, async_performer, ignore, logged
-from semel.gate import Gate, Refused
-from semel.keeper import AsyncKeeper
-from semel.marks import SAFE, UNMARKED, Mark, Marked, see
-from semel.monitors import Monitored
-from semel.opening import open_async_store
-from semel.published import published
-from semel.quota import DEFAULT_STORAGE, AsyncQuotas, counting
-from semel.readiness import START_S, async_look_at
+from semel.http import marks
+from semel.http.admission import WAITERS_MAX, Waiters
+from semel.http.answers import DIRECTIVE, without_directives
+from semel.http.gate import Gate, Refused
+from semel.http.marks import SAFE, UNMARKED, Mark, Marked, see
+from semel.http.monitors import Monitored
+from semel.http.published import published
+from semel.http.quota import DEFAULT_STORAGE, AsyncQuotas, counting
+from semel.runtime.arguments import check_function, check_store
+from semel.runtime.drive import OnEvent, adrive, async_asking, async_performer, ignore, logged
+from semel.runtime.keeper import AsyncKeeper
+from semel.runtime.readiness import START_S, async_look_at
+from semel.runtime.tasks import Tasks
 from semel.store import AsyncStore, TransactionSource
-from semel.tasks import Tasks
+from semel.stores.open import open_async_store
 
 Identify = Callable[[Scope], "str | Awaitable[str | None] | None"]
 NAME, LOWER = itemgetter(0), bytes.lower

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from semel.asgi.types import Scope
-from semel.marks import UNMARKED, UNSAFE, Mark, Marked, Unmarked, mark_of, marked, methods_of, nearest_mark
+from semel.http.marks import UNMARKED, UNSAFE, Mark, Marked, Unmarked, mark_of, marked, methods_of, nearest_mark
 
 FULL = 2
 """The value of Starlette's `Match.FULL`."""

@@ -15,8 +15,6 @@ from contextvars import copy_context
 from enum import Enum
 from typing import TYPE_CHECKING, assert_never
 
-from semel.admission import Answered, Keyed, Unprotected
-from semel.answers import NO_ANSWER, Ended
 from semel.asgi.execution import DEBUG, UNSTORABLE, Execution, Unfinished
 from semel.asgi.handlers import ask_handler
 from semel.asgi.types import Message, Receive, Scope, Send, send_response
@@ -26,11 +24,13 @@ from semel.core.decisions import Run, Settlement, Superseded
 from semel.core.http import Response
 from semel.core.records import Lease
 from semel.core.tables import Ending
-from semel.drive import adrive
 from semel.errors import NotExecuted, OutcomeUnknown
-from semel.held import HeldBody
-from semel.running import Operation, Outside, adopt, enter
-from semel.tasks import report
+from semel.http.admission import Answered, Keyed, Unprotected
+from semel.http.answers import NO_ANSWER, Ended
+from semel.http.held import HeldBody
+from semel.runtime.drive import adrive
+from semel.runtime.operation import Operation, Outside, adopt, enter
+from semel.runtime.tasks import report
 
 if TYPE_CHECKING:
     from semel.asgi.middleware import IdempotencyMiddleware

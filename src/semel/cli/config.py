@@ -15,8 +15,8 @@ from semel.cli.options import json_option, option
 from semel.cli.policies import load_app, policy_options, published
 from semel.cli.showing import print_json, print_table
 from semel.errors import StoreMisconfigured
-from semel.opening import opener_for as opener_of
-from semel.opening import url_of
+from semel.stores.open import opener_for as opener_of
+from semel.stores.open import url_of
 from semel.stores.url import StoreUrl
 
 SECRET = ("password", "passfile", "sslkey", "sslpassword")

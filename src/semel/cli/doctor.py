@@ -15,7 +15,7 @@ from semel.codecs.printable import visible
 from semel.core.records import Key
 from semel.errors import StoreError, StoreMisconfigured
 from semel.store import Examinable, Finding, Inspectable
-from semel.stores import examining
+from semel.stores import examination
 
 LOOKED_AT = 1_000
 MARKS = {"ok": ("✔", "green"), "info": ("·", "blue"), "warning": ("!", "yellow"), "problem": ("✘", "red")}
@@ -56,7 +56,7 @@ def examined(opened: Opened) -> Sequence[Finding]:
         if isinstance(store, Examinable):
             return store.examine()
         probe = Key("semel", "semel doctor", "probe")
-        latency = examining.latency(lambda: store.get(probe))
+        latency = examination.latency(lambda: store.get(probe))
         connected = Finding("connection", "ok", f"{opened.shown} answers")
         return [connected, latency, Finding("settings", "info", "this store does not tell more about itself")]
     except StoreMisconfigured as error:

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from semel.clock import wall_ms
 from semel.codecs.printable import visible
 from semel.core.records import Record
+from semel.runtime.clock import wall_ms
 from semel.store import Filter, Inspectable, UnreadableRecord
 
 PAGE = 200

@@ -14,7 +14,7 @@ from semel.cli.policies import Published, policy_options, published
 from semel.cli.showing import print_json
 from semel.core.policy import Policy
 from semel.core.rules import Rule, policy_for
-from semel.openapi import SCHEMA, describe
+from semel.http.openapi import SCHEMA, describe
 
 
 @click.command()

@@ -14,11 +14,11 @@ from urllib.parse import unquote
 
 import click
 
-from semel.clock import wall_ms
 from semel.core.records import DURATION_MS_MAX
 from semel.errors import StoreMisconfigured
-from semel.opening import open_store
+from semel.runtime.clock import wall_ms
 from semel.store import Filter, Inspectable, StateFilter, Store
+from semel.stores.open import open_store
 from semel.stores.url import StoreUrl
 
 F = TypeVar("F", bound=Callable[..., Any])

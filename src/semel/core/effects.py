@@ -12,6 +12,7 @@ from typing import Any, Generic, Self, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from semel.core.events import Event
 from semel.core.records import (
     FINGERPRINT_MAX,
     OWNER_MAX,
@@ -23,7 +24,6 @@ from semel.core.records import (
     check_duration,
     check_text,
 )
-from semel.events import Event
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")

@@ -21,8 +21,8 @@ from semel.core.decisions import (
     Unknown,
     Unreadable,
 )
+from semel.core.events import Event, EventKind
 from semel.core.records import NOBODY, Key, Lease, Record, Result
-from semel.events import Event, EventKind
 
 
 def acquired(key: Key, decision: Decision, asker: str) -> Event:

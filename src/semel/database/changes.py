@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from semel.connections import Dialect, NamedRows
 from semel.core.effects import Plan, do
 from semel.database.tables import Change, Lock, Row, Table, Values
 from semel.errors import StoreMisconfigured
-from semel.transaction.drivers import Dialect, NamedRows
-from semel.transaction.errors import Duplicate
+from semel.stores.sql.errors import Duplicate
 
 
 def insert_or_find(table: Table, values: Values, unique: Sequence[str], where: Values) -> Plan[tuple[Row | None, bool]]:

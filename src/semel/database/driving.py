@@ -6,13 +6,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
+from semel.connections import Dialect, row_driver_for
+from semel.connections.placeholders import for_sqlite
 from semel.core.effects import Effect, Plan
 from semel.database.tables import Change, Insert, Made, Query
-from semel.drive import adrive, drive
+from semel.runtime.drive import adrive, drive
+from semel.stores.sql.errors import duplicates_told
 from semel.stores.sql.statements import Statement
-from semel.transaction.drivers import Dialect, row_driver_for
-from semel.transaction.drivers.placeholders import for_sqlite
-from semel.transaction.errors import duplicates_told
 
 T = TypeVar("T")
 Script = Callable[[Dialect], Plan[T]]

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, Union
 
+from semel.connections import Dialect, NamedRows
 from semel.core.effects import Effect
-from semel.transaction.drivers import Dialect, NamedRows
 
 if TYPE_CHECKING:
     import sqlalchemy

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from semel.clock import wall_ms
+from semel.runtime.clock import wall_ms
 
 OPENING = 100_000
 """What is in every account at first. Amounts are in cents."""

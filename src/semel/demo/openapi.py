@@ -7,7 +7,7 @@ from typing import Any
 from semel.core.policy import Policy
 from semel.demo.messages import ACCOUNT, GUEST
 from semel.demo.payments import AMOUNT_MAX, PROTECTED, UNPROTECTED
-from semel.openapi import MEDIA, SCHEMA, describe
+from semel.http.openapi import MEDIA, SCHEMA, describe
 
 DESCRIPTION = """A payments service on semel's embedded store. `/payments` is protected: one key, one payment.
 `/unprotected/payments` is the same handler without protection. A request header `Demo-Fault: crash` kills the worker

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from semel.clock import wall_ms
-from semel.events import Event
+from semel.core.events import Event
+from semel.runtime.clock import wall_ms
 
 READ_MAX = 65_536
 EVERYBODY = ""

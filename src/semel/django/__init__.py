@@ -18,6 +18,6 @@ project it needs a thread for each call, as all of Django's database layer does;
 
 from semel.core.rules import Rule
 from semel.django.middleware import IdempotencyMiddleware
-from semel.marks import idempotency_exempt, idempotent
+from semel.http.marks import idempotency_exempt, idempotent
 
 __all__ = ["IdempotencyMiddleware", "Rule", "idempotency_exempt", "idempotent"]

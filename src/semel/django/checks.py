@@ -19,10 +19,10 @@ from semel.django import config
 from semel.django.marked import class_of
 from semel.django.middleware import IdempotencyMiddleware
 from semel.errors import SemelError
-from semel.gate import Gate
-from semel.marks import mark_of
-from semel.opening import open_store
-from semel.readiness import trouble_with
+from semel.http.gate import Gate
+from semel.http.marks import mark_of
+from semel.runtime.readiness import trouble_with
+from semel.stores.open import open_store
 
 
 def check_configuration(app_configs: Any, **_: object) -> list[CheckMessage]:

@@ -12,12 +12,12 @@ from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest
 from django.utils.module_loading import import_string
 
-from semel.admission import WAITERS_MAX
 from semel.core import http
 from semel.core.policy import Policy
 from semel.core.rules import Rule
-from semel.drive import OnEvent, ignore
-from semel.quota import DEFAULT_STORAGE
+from semel.http.admission import WAITERS_MAX
+from semel.http.quota import DEFAULT_STORAGE
+from semel.runtime.drive import OnEvent, ignore
 from semel.store import AsyncStore, Store, TransactionSource
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import ResolverMatch
 
 from semel.django.exchange import ATTRIBUTE, Exchange
-from semel.invalid import frames_of, is_in, tell_invalid
+from semel.http.invalid import frames_of, is_in, tell_invalid
 
 MISSING = object()
 OWN_OR_DRF = ("semel.", "rest_framework.")

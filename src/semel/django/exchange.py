@@ -9,8 +9,6 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
-from semel.admission import Answered, Keyed, Unprotected
-from semel.answers import NO_ANSWER, TRACEBACK, Answers, Ended
 from semel.codecs.responses import NotKept
 from semel.core import http
 from semel.core.decisions import NotStored, Run, Superseded
@@ -19,9 +17,11 @@ from semel.core.http import Headers
 from semel.core.records import Lease
 from semel.core.tables import Ending
 from semel.django.wire import django_response, parts_of, response_of, strip_directives
-from semel.gate import Admitted
-from semel.keeper import Kept
-from semel.running import Operation, enter
+from semel.http.admission import Answered, Keyed, Unprotected
+from semel.http.answers import NO_ANSWER, TRACEBACK, Answers, Ended
+from semel.http.gate import Admitted
+from semel.runtime.keeper import Kept
+from semel.runtime.operation import Operation, enter
 
 if TYPE_CHECKING:
     from semel.django.front import AnyFront

@@ -20,9 +20,6 @@ from django.core.signals import got_request_exception, setting_changed
 from django.http import HttpRequest, HttpResponse
 from django.utils.log import log_response
 
-from semel.admission import Waiters
-from semel.background import Background
-from semel.callers import DJANGO_ORDER, explain
 from semel.core.effects import Effect, Plan
 from semel.core.protocol import abandon
 from semel.core.records import Lease
@@ -30,15 +27,18 @@ from semel.django import config
 from semel.django.config import Config
 from semel.django.exchange import ATTRIBUTE, Exchange
 from semel.django.wire import encoded
-from semel.drive import adrive, async_performer, drive, logged, performer
 from semel.errors import SemelError
-from semel.gate import Gate
-from semel.keeper import AsyncKeeper, Keeper
-from semel.opening import open_async_store, open_store
-from semel.quota import AsyncQuotas, Quotas, counting
-from semel.readiness import async_look_at, look_at
+from semel.http.admission import Waiters
+from semel.http.callers import DJANGO_ORDER, explain
+from semel.http.gate import Gate
+from semel.http.quota import AsyncQuotas, Quotas, counting
+from semel.runtime.background import Background
+from semel.runtime.drive import adrive, async_performer, drive, logged, performer
+from semel.runtime.keeper import AsyncKeeper, Keeper
+from semel.runtime.readiness import async_look_at, look_at
+from semel.runtime.tasks import Tasks
 from semel.store import AsyncStore, Store
-from semel.tasks import Tasks
+from semel.stores.open import open_async_store, open_store
 
 T = TypeVar("T")
 Perform = Callable[[Effect[Any]], Any]

@@ -12,7 +12,7 @@ from django.http import HttpRequest
 from django.urls import Resolver404, URLResolver, get_resolver
 from django.urls.resolvers import RegexPattern
 
-from semel.marks import UNMARKED, UNSAFE, Mark, Marked, Unmarked, mark_of, marked, methods_of
+from semel.http.marks import UNMARKED, UNSAFE, Mark, Marked, Unmarked, mark_of, marked, methods_of
 
 IN_VIEW = "semel_authenticate"
 """A method of view classes that claim the key themselves, when they know who calls."""

@@ -14,8 +14,8 @@ from semel.core.policy import Policy
 from semel.core.rules import policy_for
 from semel.django import config
 from semel.django.marked import mark_on
-from semel.marks import Unmarked
-from semel.openapi import PARAMETER_EXAMPLES, describe
+from semel.http.marks import Unmarked
+from semel.http.openapi import PARAMETER_EXAMPLES, describe
 
 
 def describe_schema(result: dict[str, Any], generator: Any, request: Any, public: bool) -> dict[str, Any]:

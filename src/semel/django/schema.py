@@ -6,8 +6,8 @@ from typing import Any
 
 from django.db.migrations.operations.base import Operation
 
-from semel.opening import open_store
 from semel.store import Migratable
+from semel.stores.open import open_store
 
 VENDORS = ("sqlite", "postgresql")
 

@@ -10,7 +10,7 @@ from asgiref.sync import sync_to_async
 from django.http import HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
-from semel.held import HeldBody
+from semel.http.held import HeldBody
 
 Collected = tuple[HttpResponseBase, "bytes | None"]
 """The response that delivers the answer, and its body: None when that is larger than what is kept."""

@@ -20,10 +20,10 @@ from semel.django.marked import authenticate
 from semel.django.middleware import Middleware, exchange_of, unprotected
 from semel.django.streams import acollect
 from semel.django.wire import django_response, headers_of, root_of
-from semel.marks import SAFE
-from semel.monitors import Monitored
-from semel.running import adopt
-from semel.tasks import report
+from semel.http.marks import SAFE
+from semel.http.monitors import Monitored
+from semel.runtime.operation import adopt
+from semel.runtime.tasks import report
 
 BEGUN = "_semel_begun"
 

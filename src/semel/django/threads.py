@@ -15,8 +15,8 @@ from semel.django.marked import authenticate
 from semel.django.middleware import Middleware, exchange_of, unprotected
 from semel.django.streams import collect
 from semel.django.wire import django_response, root_of
-from semel.marks import see
-from semel.monitors import Monitored
+from semel.http.marks import see
+from semel.http.monitors import Monitored
 
 
 class SyncMiddleware(Middleware[Front]):

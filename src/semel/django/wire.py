@@ -10,10 +10,10 @@ from django.http import HttpRequest, HttpResponse, RawPostDataException
 from django.http.response import HttpResponseBase
 from django.urls import get_script_prefix
 
-from semel.answers import DIRECTIVE
 from semel.core.fingerprint import RequestParts
 from semel.core.http import Headers, Response
 from semel.core.policy import Policy
+from semel.http.answers import DIRECTIVE
 
 UNKNOWN_PHRASE = "Unknown Status Code"
 """What Django says for a status that has no registered phrase."""

@@ -7,6 +7,6 @@ engine: there are no timers, signals, queues or versions.
 from semel.flow.flows import AsyncFlow, Flow
 from semel.flow.recovery import Recovered
 from semel.flow.steps import FlowOperation, Step, keyed, tx, unsafe
-from semel.functions.settings import NotDone
+from semel.runtime.options import NotDone
 
 __all__ = ["AsyncFlow", "Flow", "FlowOperation", "NotDone", "Recovered", "Step", "keyed", "tx", "unsafe"]

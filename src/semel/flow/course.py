@@ -20,8 +20,8 @@ from semel.errors import InProgress, KeyReused, Misuse, OutcomeUnknown
 from semel.flow.definition import INSTANCE_BYTES, Definition, Life, R
 from semel.flow.steps import In, Turn
 from semel.flow.turns import ROUNDS_MAX, Attempt, Overtaken
-from semel.functions.plans import Call, Ended, Found, Front, ResolveSeen, refusal
-from semel.functions.settings import NotDone
+from semel.runtime.calls import Call, Ended, Found, Front, ResolveSeen, refusal
+from semel.runtime.options import NotDone
 
 PLAN = "plan"
 

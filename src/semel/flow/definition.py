@@ -15,7 +15,7 @@ from semel.core.policy import Policy
 from semel.core.records import NAME_MAX, Key, Result, check_text
 from semel.errors import StoreMisconfigured, Unstorable
 from semel.flow.steps import In, Step, Turn
-from semel.functions.settings import DEFAULTS, Options, Settings
+from semel.runtime.options import DEFAULTS, Options, Settings
 
 R = TypeVar("R")
 INSTANCE_BYTES = 9

@@ -11,18 +11,18 @@ from semel.codecs.seal import Seal
 from semel.codecs.values import Raised, Returned
 from semel.core.effects import Complete, Effect, Plan
 from semel.core.records import Occupied
-from semel.drive import adrive, async_performer, drive, logged, performer
 from semel.flow.course import Keep, LetGo
 from semel.flow.definition import Definition
 from semel.flow.recovery import Scan
 from semel.flow.steps import FlowOperation
 from semel.flow.turns import Ended, Failed, Fenced, Invoke, Transact
-from semel.functions.front import AsyncFront, Front
-from semel.functions.plans import ResolveSeen
-from semel.keeper import Kept
-from semel.running import current_operation, enter
+from semel.runtime.calls import ResolveSeen
+from semel.runtime.drive import adrive, async_performer, drive, logged, performer
+from semel.runtime.host import AsyncFront, Front
+from semel.runtime.keeper import Kept
+from semel.runtime.operation import current_operation, enter
+from semel.runtime.tasks import report
 from semel.store import AsyncInspectable, AsyncResolvable, Inspectable, Resolvable
-from semel.tasks import report
 
 T = TypeVar("T")
 Begin = Callable[[], AbstractContextManager[object]]

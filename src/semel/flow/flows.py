@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Generic, Unpack, assert_never
 
-from semel.arguments import check_options
 from semel.codecs.values import NotKept, Outcome, Raised, Returned
 from semel.core.records import Key
 from semel.errors import ResultNotKept, StoreMisconfigured
@@ -15,9 +14,10 @@ from semel.flow.definition import Definition, R
 from semel.flow.executors import AsyncExecutor, Executor
 from semel.flow.recovery import Recovered, recovering
 from semel.flow.steps import In, Step, Turn
-from semel.functions.front import async_front_of, front_of
-from semel.functions.plans import not_kept
-from semel.functions.settings import Options
+from semel.runtime.arguments import check_options
+from semel.runtime.calls import not_kept
+from semel.runtime.host import async_front_of, front_of
+from semel.runtime.options import Options
 from semel.store import AsyncInspectable, AsyncResolvable, AsyncStore, Inspectable, Resolvable, Store
 
 

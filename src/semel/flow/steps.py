@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import Generic, Literal, TypeVar
 
 from semel.core.records import Lease, plain_text
-from semel.keeper import Kept
-from semel.running import Operation
+from semel.runtime.keeper import Kept
+from semel.runtime.operation import Operation
 
 In = TypeVar("In")
 C = TypeVar("C")

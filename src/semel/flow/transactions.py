@@ -12,9 +12,9 @@ from semel.core.records import Lease, Occupied, Record
 from semel.errors import StoreMisconfigured, Unstorable
 from semel.flow.definition import Definition
 from semel.flow.turns import Ended, Failed, Fenced, Transact
-from semel.transaction.errors import retry_of
-from semel.transaction.scripts import Granted
-from semel.transaction.sealed import sealed_engine
+from semel.stores.sql.engine import Granted
+from semel.stores.sql.errors import retry_of
+from semel.stores.sql.sealed import sealed_engine
 from semel.transaction.units import AsyncUnit, StepFailed, Unit, step
 
 AnyUnit = Unit[object] | AsyncUnit[object]

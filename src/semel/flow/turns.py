@@ -32,7 +32,7 @@ from semel.core.tables import Ending
 from semel.errors import InProgress, NotExecuted, OutcomeUnknown, ResultNotKept, StoreError
 from semel.flow.definition import Definition, Life
 from semel.flow.steps import In, Turn
-from semel.functions.plans import Front, ResolveSeen, refusal
+from semel.runtime.calls import Front, ResolveSeen, refusal
 
 Found = Returned[Any] | Raised | Replay | InFlight | Unknown | Mismatch | Expired
 ROUNDS_MAX = 10

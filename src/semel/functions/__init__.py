@@ -7,6 +7,6 @@ or to the decorated function; what functions share is the store.
 from semel.codecs.values import derived_key
 from semel.functions.blocks import Block, operation
 from semel.functions.decorator import arun, idempotent, run
-from semel.functions.settings import NotDone, Options, StillUnknown
+from semel.runtime.options import NotDone, Options, StillUnknown
 
 __all__ = ["Block", "NotDone", "Options", "StillUnknown", "arun", "derived_key", "idempotent", "operation", "run"]

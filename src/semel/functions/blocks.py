@@ -18,21 +18,21 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Generic, TypeVar, Unpack, assert_never, overload
 
-from semel.arguments import check_options
 from semel.codecs.values import NotKept, Outcome, Raised, Returned
 from semel.core.decisions import Run, Settlement
 from semel.core.effects import Effect
 from semel.core.fingerprint import function_digest
 from semel.core.records import Key, Record
-from semel.drive import adrive, drive, logged
 from semel.errors import Misuse, OutcomeUnknown, ResultNotKept, Superseded
-from semel.functions.front import AsyncFront, Front, async_front_of, front_of
-from semel.functions.plans import Answer, Ask, Call, Ended, Found, ResolveSeen, Unprotected, answered, not_kept
-from semel.functions.settings import Options, Settings
-from semel.keeper import Kept
-from semel.running import BlockOperation, Operation, current_operation, enter, held_lease
+from semel.runtime.arguments import check_options
+from semel.runtime.calls import Answer, Ask, Call, Ended, Found, ResolveSeen, Unprotected, answered, not_kept
+from semel.runtime.drive import adrive, drive, logged
+from semel.runtime.host import AsyncFront, Front, async_front_of, front_of
+from semel.runtime.keeper import Kept
+from semel.runtime.operation import BlockOperation, Operation, current_operation, enter, held_lease
+from semel.runtime.options import Options, Settings, block_key
+from semel.runtime.tasks import report
 from semel.store import AsyncResolvable, AsyncStore, Resolvable, Store
-from semel.tasks import report
 
 R = TypeVar("R")
 ErrorType = type[BaseException] | None
@@ -247,20 +247,6 @@ class Block(Generic[R]):
                 kept = NotKept(f"it cannot be stored: {ended.unstorable}")
                 raise ResultNotKept(not_kept(self._call.key, kept)) from ended.unstorable
             error.add_note(f"semel: this error is final, but repeats get ResultNotKept: {ended.unstorable}")
-
-
-def block_key(key: str | Key, tenant: str, scope: str | None) -> Key:
-    """The key of a block, which has no name that would tell it from another block."""
-    if isinstance(key, Key):
-        if tenant or scope is not None:
-            raise TypeError("the Key has a tenant and a scope already: leave tenant= and scope= out")
-        return key
-    if not scope:
-        raise TypeError(
-            f'operation({key!r}) needs a scope: what is done, for instance scope="charge". Without one, two blocks '
-            "that are given the same key would be one operation, and the second would get the first one's result"
-        )
-    return Key(tenant, scope, key)
 
 
 @overload

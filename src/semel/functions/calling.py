@@ -12,8 +12,8 @@ from typing import Any, Generic, TypeVar, get_type_hints
 from semel.core.records import Key
 from semel.errors import Superseded, Unstorable
 from semel.functions.blocks import Block
-from semel.functions.front import async_front_of, front_of
-from semel.functions.settings import Options, Settings
+from semel.runtime.host import async_front_of, front_of
+from semel.runtime.options import Options, Settings, scope_of
 from semel.store import AsyncStore, Store
 
 R = TypeVar("R")
@@ -111,16 +111,6 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
-
-
-def scope_of(function: Callable[..., Any], scope: str | None) -> str:
-    """What is called: the chosen scope, or the function's full name."""
-    if scope is not None:
-        return scope
-    name = getattr(function, "__qualname__", None)
-    if name is None or name.endswith("<lambda>"):
-        raise TypeError(f"{function!r} has no name of its own: give scope=, so that its keys are not another's")
-    return f"{function.__module__}.{name}"
 
 
 def _return_annotation(function: Any) -> object:

@@ -6,12 +6,11 @@ import functools
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, ParamSpec, TypeVar, TypeVarTuple, Unpack, cast
 
-from semel.arguments import check_options
 from semel.core.records import Key
 from semel.functions.arguments import Arguments, Chosen
-from semel.functions.blocks import block_key
-from semel.functions.calling import ANNOTATED, Function, checked, is_async, scope_of
-from semel.functions.settings import Options
+from semel.functions.calling import ANNOTATED, Function, checked, is_async
+from semel.runtime.arguments import check_options
+from semel.runtime.options import Options, block_key, scope_of
 from semel.store import AsyncStore, Store
 
 P = ParamSpec("P")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from aiohttp import web
 
-from semel.readiness import async_trouble_with
+from semel.runtime.readiness import async_trouble_with
 from semel.store import AsyncStore
 
 if TYPE_CHECKING:

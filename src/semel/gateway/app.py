@@ -6,9 +6,7 @@ import uuid
 
 from semel.asgi.types import Message, Receive, Scope, Send, send_response
 from semel.core import http
-from semel.drive import OnEvent, ignore, logged
 from semel.errors import OutcomeUnknown
-from semel.gate import Gate
 from semel.gateway.forward import Forwarder
 from semel.gateway.headers import with_date
 from semel.gateway.readings import CONTRADICTION, RuledMiddleware, read_path
@@ -17,6 +15,8 @@ from semel.gateway.rules import Rules
 from semel.gateway.settings import Settings
 from semel.gateway.tenants import identify_by
 from semel.gateway.upstream import CONNECTIONS_MAX
+from semel.http.gate import Gate
+from semel.runtime.drive import OnEvent, ignore, logged
 
 
 class Gateway:

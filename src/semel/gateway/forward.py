@@ -13,7 +13,7 @@ from semel.gateway.headers import Pair, for_caller, for_upstream, values
 from semel.gateway.reports import REPORT, Report
 from semel.gateway.settings import Settings
 from semel.gateway.upstream import CONNECTIONS_MAX, Cut, NotSent, NotText, Upstream, chunks, whole
-from semel.running import Operation, current_operation
+from semel.runtime.operation import Operation, current_operation
 
 KEY = b"idempotency-key"
 DERIVED = "gateway"

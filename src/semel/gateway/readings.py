@@ -6,15 +6,15 @@ say. Where two rules would protect it in different ways, nobody knows which is r
 
 from __future__ import annotations
 
-from semel import marks
 from semel.asgi import IdempotencyMiddleware
 from semel.asgi.types import Scope
 from semel.core import http
 from semel.core.http import NAME
 from semel.core.rules import possible_policies
 from semel.core.spellings import ODD, decodings
-from semel.gate import Gate
-from semel.marks import SAFE, UNMARKED, Mark
+from semel.http import marks
+from semel.http.gate import Gate
+from semel.http.marks import SAFE, UNMARKED, Mark
 
 POLICY = "semel.gateway.policy"
 """Where the scope of a request has the policy that was found here."""

@@ -10,8 +10,8 @@ from semel.asgi.types import Message, Scope
 from semel.core import http
 from semel.core.correlation import correlation_of, request_label
 from semel.core.records import Key
-from semel.gate import REQUEST_ID, TRACEPARENT, Admitted, Gate
 from semel.gateway.headers import Pair
+from semel.http.gate import REQUEST_ID, TRACEPARENT, Admitted, Gate
 
 logger = logging.getLogger("semel.gateway")
 REPORT = "semel.gateway.report"

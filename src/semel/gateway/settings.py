@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Literal, get_args
 from urllib.parse import urlsplit
 
-from semel.arguments import weakness_of
 from semel.core.http import WELL_KNOWN
+from semel.runtime.arguments import weakness_of
 
 DownstreamKey = Literal["derived", "caller", "none"]
 Host = Literal["caller", "upstream"]

@@ -15,16 +15,16 @@ from multiprocessing.context import ForkServerProcess
 from tempfile import TemporaryDirectory
 
 from semel.errors import StoreMisconfigured
-from semel.gate import Gate
 from semel.gateway.admin import Admin, trouble_with
 from semel.gateway.logs import Log
 from semel.gateway.rules import Rules, read_rules
 from semel.gateway.settings import Settings, SettingsInvalid
 from semel.gateway.sockets import Sockets
 from semel.gateway.worker import Stop, listener_of, work
-from semel.opening import open_async_store
+from semel.http.gate import Gate
+from semel.http.quota import AsyncQuotas
 from semel.purger import AsyncPurger
-from semel.quota import AsyncQuotas
+from semel.stores.open import open_async_store
 from semel.telemetry.listeners import purges
 
 logger = logging.getLogger("semel.gateway")
@@ -41,7 +41,7 @@ UNKEYED = (
     "guessed credential. Give 32 random bytes in SEMEL_GATEWAY_SECRET"
 )
 LAST_S = 15.0
-"""What a stopping worker needs besides the time for running work: `semel.tasks.DRAIN_S`, and to end."""
+"""What a stopping worker needs besides the time for running work: `semel.runtime.tasks.DRAIN_S`, and to end."""
 
 
 class Worker:

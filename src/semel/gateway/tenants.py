@@ -9,9 +9,9 @@ from collections.abc import Callable
 import msgspec
 
 from semel.asgi.types import Scope
-from semel.gate import Gate
 from semel.gateway.headers import values
 from semel.gateway.rules import TenantTable
+from semel.http.gate import Gate
 
 Identify = Callable[[Scope], "str | None"]
 

@@ -20,13 +20,13 @@ from typing import Any, cast
 
 import uvicorn
 
-from semel.drive import OnEvent, ignore
 from semel.gateway.app import Gateway
 from semel.gateway.connections import Connections, find_room
 from semel.gateway.deadlines import TimedProtocol
 from semel.gateway.logs import Log
 from semel.gateway.rules import Rules
 from semel.gateway.settings import Settings
+from semel.runtime.drive import OnEvent, ignore
 
 logger = logging.getLogger("semel.gateway")
 READY = "ready"

@@ -1,4 +1,4 @@
-"""The async face of a store that is asked in batches (`semel.batch`), and the fate of a cancelled caller's claim."""
+"""The async face of a store that is asked in batches (`batching`), and the fate of a cancelled caller's claim."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from abc import abstractmethod
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
-from semel.batch import Batcher
 from semel.core.effects import Claim, Effect
 from semel.core.protocol import abandon
 from semel.core.records import Lease, Occupied
-from semel.drive import adrive, async_performer
+from semel.runtime.drive import adrive, async_performer
+from semel.runtime.local import PerLoop
+from semel.stores.batching import Batcher
 from semel.stores.faces import AsyncFace
-from semel.stores.local import PerLoop
 
 T = TypeVar("T")
 DRAIN_S = 1.0

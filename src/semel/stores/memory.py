@@ -10,13 +10,13 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from semel.clock import steady_clock
 from semel.core import model
 from semel.core.effects import Claim, Complete, Effect, Read, Release, Remove, Renew, Resolve
 from semel.core.records import Key, Record
+from semel.runtime.clock import steady_clock
 from semel.store import Clock, Counts, Filter, Finding, Page, seen_as
-from semel.stores.cursor import key_after, page, sort_key
 from semel.stores.faces import AsyncFace, Face
+from semel.stores.paging import key_after, page, sort_key
 from semel.stores.url import StoreUrl
 from semel.stores.waiters import AsyncWaiters, Waiters
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from semel.events import ENDS, STARTS, Event
+from semel.core.events import ENDS, STARTS, Event
 
 ATTEMPTS_MAX = 100_000
 """What an end was never heard of must not be remembered for ever."""

@@ -8,9 +8,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from semel.opening import open_store
+from semel.runtime.local import PerProcess
 from semel.store import Counts, Inspectable, Store
-from semel.stores.local import PerProcess
+from semel.stores.open import open_store
 
 logger = logging.getLogger("semel")
 STATES = ("in_progress", "unknown", "succeeded", "failed", "unreadable")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from semel.drive import OnEvent, log_event
-from semel.events import NO_KEY, Event, EventKind
-from semel.timing import CallListener
+from semel.core.events import NO_KEY, Event, EventKind
+from semel.runtime.drive import OnEvent, log_event
+from semel.runtime.timing import CallListener
 
 logger = logging.getLogger("semel")
 

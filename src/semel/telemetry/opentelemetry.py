@@ -12,7 +12,7 @@ from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, g
 from opentelemetry.trace import Link, Span, SpanContext, TraceFlags
 
 from semel.core.correlation import trace_of
-from semel.events import Event, EventKind
+from semel.core.events import Event, EventKind
 from semel.store import Store
 from semel.telemetry.attempts import Attempts
 from semel.telemetry.census import STATES, Census

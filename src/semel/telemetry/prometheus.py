@@ -10,12 +10,12 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histo
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from semel.events import REFUSALS, Event, EventKind
+from semel.core.events import REFUSALS, Event, EventKind
+from semel.runtime.timing import CALLS
 from semel.store import Store
 from semel.telemetry.attempts import Attempts
 from semel.telemetry.census import STATES, Census
 from semel.telemetry.operations import OTHER, Operations
-from semel.timing import CALLS
 
 CALL_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 WORK_BUCKETS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def semel_clock() -> ManualClock:
     """A clock that stands still until `advance(by_ms)`: leases lapse and retention ends when the test says so."""
-    from semel.clock import wall_ms
+    from semel.runtime.clock import wall_ms
     from semel.testing.clock import ManualClock
 
     return ManualClock(wall_ms())

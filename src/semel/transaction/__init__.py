@@ -4,9 +4,9 @@
 end the transactions; a `TransactionStore` does that for the requests of an HTTP front.
 """
 
+from semel.stores.sql.errors import RetryTransaction
 from semel.transaction.binding import Bound, within
 from semel.transaction.blocks import Block, TransactionOperation
-from semel.transaction.errors import RetryTransaction
 from semel.transaction.http import AsyncTransactionStore, TransactionStore
 from semel.transaction.running import arun, run
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, TypeVar, Unpack, overload
 
-from semel.arguments import check_options
 from semel.codecs.seal import Seal
+from semel.connections import driver_for
 from semel.core.records import Key
-from semel.functions.blocks import block_key
+from semel.runtime.arguments import check_options
+from semel.runtime.options import block_key
+from semel.stores.sql.sealed import check_seal
 from semel.transaction.blocks import Block
-from semel.transaction.drivers import driver_for
-from semel.transaction.sealed import check_seal
 from semel.transaction.settings import Options, Settings
 
 R = TypeVar("R")

@@ -19,19 +19,19 @@ from typing import Any, Generic, TypeVar, assert_never, cast
 
 from semel.codecs.seal import Seal
 from semel.codecs.values import NotKept, Raised, Returned
+from semel.connections import AsyncDriver, Driver
 from semel.core.decisions import Replay
 from semel.core.effects import Claim, Complete
 from semel.core.fingerprint import function_digest
 from semel.core.protocol import decide
 from semel.core.records import Key, Lease, Occupied, Result
-from semel.drive import adrive, drive
 from semel.errors import Misuse, ResultNotKept, Unstorable
-from semel.functions.plans import not_kept, refusal
-from semel.running import BlockOperation, Operation, current_operation, enter
-from semel.transaction.drivers import AsyncDriver, Driver
-from semel.transaction.errors import RetryTransaction, retry_of
-from semel.transaction.scripts import LEASE_MS, Claimed, Granted
-from semel.transaction.sealed import sealed_engine
+from semel.runtime.calls import not_kept, refusal
+from semel.runtime.drive import adrive, drive
+from semel.runtime.operation import BlockOperation, Operation, current_operation, enter
+from semel.stores.sql.engine import LEASE_MS, Claimed, Granted
+from semel.stores.sql.errors import RetryTransaction, retry_of
+from semel.stores.sql.sealed import sealed_engine
 from semel.transaction.settings import Settings
 
 R = TypeVar("R")

@@ -18,12 +18,12 @@ from semel.codecs.seal import Seal
 from semel.core.effects import Claim, Complete
 from semel.core.policy import Duration, Policy
 from semel.core.records import Claimed, Key, Lease, Record, Result
-from semel.drive import adrive, drive
 from semel.errors import Misuse
-from semel.running import current_operation
-from semel.stores.local import PerLoop, PerProcess
+from semel.runtime.drive import adrive, drive
+from semel.runtime.local import PerLoop, PerProcess
+from semel.runtime.operation import current_operation
+from semel.stores.sql.sealed import check_seal
 from semel.transaction.requests import RequestPlans
-from semel.transaction.sealed import check_seal
 from semel.transaction.twins import AsyncTwins, Twins
 from semel.transaction.units import AsyncUnit, Unit, aperform, perform
 
@@ -143,7 +143,7 @@ class RequestTransactions(Generic[C]):
 
 
 class TransactionStore(RequestTransactions[C]):
-    """For threads: WSGI, Flask, and Django with `begin=semel.transaction.drivers.django.atomic`.
+    """For threads: WSGI, Flask, and Django with `begin=semel.connections.django.atomic`.
 
     `begin` opens a transaction, gives its connection or session, and commits it, as `Session.begin` of SQLAlchemy does.
     An answer that is longer than `Policy.result_max` is held until the commit, up to `held_max` bytes. `seal` is that

@@ -17,14 +17,14 @@ from typing import Generic, TypeVar
 
 from msgspec.structs import replace
 
-from semel.clock import wall_ms
 from semel.codecs.seal import Seal
 from semel.core.effects import Claim, Complete, Plan
 from semel.core.records import NOBODY, Acquired, Claimed, Key, Lease, Occupied, Record, State
 from semel.errors import InProgress, NotCommitted, RecordUnreadable, StoreError, StoreMisconfigured, StoreUnavailable
-from semel.transaction.errors import is_connection_lost, is_refused_for_good, retry_of
-from semel.transaction.scripts import LEASE_MS, Engine, Granted
-from semel.transaction.sealed import sealed_engine
+from semel.runtime.clock import wall_ms
+from semel.stores.sql.engine import LEASE_MS, Engine, Granted
+from semel.stores.sql.errors import is_connection_lost, is_refused_for_good, retry_of
+from semel.stores.sql.sealed import sealed_engine
 from semel.transaction.twins import AnyTwins, rests_ms
 from semel.transaction.units import AsyncUnit, RolledBack, StepFailed, Unit, step
 

@@ -11,14 +11,13 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, Unpack
 
-from semel.arguments import check_options
 from semel.codecs.seal import Seal
 from semel.core.records import Key
-from semel.functions.blocks import block_key
-from semel.functions.calling import scope_of
+from semel.runtime.arguments import check_options
+from semel.runtime.options import block_key, scope_of
+from semel.stores.sql.errors import retry_of
 from semel.transaction.binding import within
 from semel.transaction.blocks import Block
-from semel.transaction.errors import retry_of
 from semel.transaction.settings import Options
 
 R = TypeVar("R")

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, ExitStack, suppress
 from typing import Any, Generic, TypeVar, cast
 
+from semel.connections import AsyncDriver, Driver, driver_for
 from semel.core.effects import Effect, Plan, do
-from semel.drive import adrive, drive
 from semel.errors import StoreError
+from semel.runtime.drive import adrive, drive
+from semel.stores.sql.engine import Engine
 from semel.stores.sql.statements import Script
-from semel.transaction.drivers import AsyncDriver, Driver, driver_for
-from semel.transaction.scripts import Engine
 
 C = TypeVar("C")
 T = TypeVar("T")

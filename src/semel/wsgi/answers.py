@@ -7,9 +7,9 @@ from http import HTTPStatus
 from types import TracebackType
 from wsgiref.types import StartResponse
 
-from semel.answers import DIRECTIVE
 from semel.core.http import Headers, Response
-from semel.running import Inside, Operation
+from semel.http.answers import DIRECTIVE
+from semel.runtime.operation import Inside, Operation
 from semel.wsgi.request import encoded
 
 PHRASES = {status.value: status.phrase for status in HTTPStatus}

@@ -23,7 +23,7 @@ from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, Any
 from wsgiref.types import StartResponse, WSGIEnvironment
 
-from semel.tasks import DRAIN_S
+from semel.runtime.tasks import DRAIN_S
 from semel.wsgi.answers import ExcInfo, Streamed, Whole, WireHeaders
 
 if TYPE_CHECKING:

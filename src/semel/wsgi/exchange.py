@@ -8,15 +8,15 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any, assert_never
 from wsgiref.types import StartResponse, WSGIEnvironment
 
-from semel.admission import Answered, Keyed, Unprotected
-from semel.answers import Answers
 from semel.core import http
 from semel.core.decisions import Run
 from semel.core.fingerprint import RequestParts
 from semel.core.http import Headers, Response
-from semel.drive import drive
-from semel.gate import Admitted, too_large_body
-from semel.running import Inside, Operation
+from semel.http.admission import Answered, Keyed, Unprotected
+from semel.http.answers import Answers
+from semel.http.gate import Admitted, too_large_body
+from semel.runtime.drive import drive
+from semel.runtime.operation import Inside, Operation
 from semel.wsgi.answers import (
     ExcInfo,
     Streamed,

@@ -16,16 +16,16 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 from wsgiref.util import FileWrapper
 
-from semel.admission import Keyed
-from semel.answers import NO_ANSWER, Ended, known_of
 from semel.codecs.responses import NotKept
 from semel.core.decisions import Settlement, Superseded
 from semel.core.http import Headers, Response
 from semel.core.records import Lease
 from semel.core.tables import Ending
-from semel.drive import drive
-from semel.held import HeldBody
-from semel.running import Inside, Operation
+from semel.http.admission import Keyed
+from semel.http.answers import NO_ANSWER, Ended, known_of
+from semel.http.held import HeldBody
+from semel.runtime.drive import drive
+from semel.runtime.operation import Inside, Operation
 from semel.wsgi.answers import (
     ExcInfo,
     Streamed,

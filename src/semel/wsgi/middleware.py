@@ -8,10 +8,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from semel.admission import WAITERS_MAX, Waiters
-from semel.arguments import check_function, check_store
-from semel.background import Background
-from semel.callers import WSGI_ORDER, explain
 from semel.core import http
 from semel.core.effects import Effect
 from semel.core.http import Headers, Response
@@ -19,16 +15,20 @@ from semel.core.policy import Policy
 from semel.core.protocol import abandon
 from semel.core.records import Lease
 from semel.core.rules import Rule
-from semel.drive import OnEvent, drive, ignore, logged, performer
-from semel.gate import Admitted, Gate, Refused
-from semel.keeper import Keeper
-from semel.marks import SAFE, Marked
-from semel.monitors import Monitored
-from semel.opening import open_store
-from semel.published import published
-from semel.quota import DEFAULT_STORAGE, Quotas, counting
-from semel.readiness import look_at
+from semel.http.admission import WAITERS_MAX, Waiters
+from semel.http.callers import WSGI_ORDER, explain
+from semel.http.gate import Admitted, Gate, Refused
+from semel.http.marks import SAFE, Marked
+from semel.http.monitors import Monitored
+from semel.http.published import published
+from semel.http.quota import DEFAULT_STORAGE, Quotas, counting
+from semel.runtime.arguments import check_function, check_store
+from semel.runtime.background import Background
+from semel.runtime.drive import OnEvent, drive, ignore, logged, performer
+from semel.runtime.keeper import Keeper
+from semel.runtime.readiness import look_at
 from semel.store import Store, TransactionSource
+from semel.stores.open import open_store
 from semel.wsgi.answers import Whole, start_undirected, status_line, usual_phrase, wire_headers
 from semel.wsgi.detached import DetachedWork
 from semel.wsgi.exchange import Exchange

@@ -6,8 +6,8 @@ from functools import lru_cache
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 from wsgiref.types import InputStream, WSGIEnvironment
 
-from semel.answers import PATH_SAFE
 from semel.core.http import Headers
+from semel.http.answers import PATH_SAFE
 
 READ_SIZE = 65_536
 

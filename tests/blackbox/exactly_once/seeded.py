@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from blackbox.exactly_once.orders import LEASE_S, Kind
-from semel.admission import Keyed
 from semel.asgi.transaction import Stage, TransactionExecution
 from semel.core.tables import Ending
-from semel.monitors import Monitors
+from semel.http.admission import Keyed
+from semel.http.monitors import Monitors
 from semel.transaction.requests import RequestPlans
 from semel.transaction.twins import OpenKeys
 

@@ -16,10 +16,10 @@ from typing import Any
 from wsgiref.types import WSGIEnvironment
 
 from semel import NotExecuted, Policy, open_async_store, open_store
-from semel.clock import wall_ms
 from semel.core.rules import Rule
 from semel.events import Event, EventKind
-from semel.running import current_operation
+from semel.runtime.clock import wall_ms
+from semel.runtime.operation import current_operation
 from semel.store import AsyncStore, Store
 
 FOLDER = Path(os.environ["SEMEL_TEST_FOLDER"])

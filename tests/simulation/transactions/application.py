@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from semel.asgi.types import Receive, Scope, Send
 from semel.core.http import Response
 from semel.errors import NotExecuted, OutcomeUnknown
-from semel.running import current_operation
+from semel.runtime.operation import current_operation
 from simulation.application import STATUS as STATUS_BEFORE
 from simulation.application import WorkFailed
 from simulation.transactions.database import DatabaseError

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from semel.connections import Dialect, NamedRows
 from semel.core.effects import Effect
+from semel.stores.sql.errors import translated
 from semel.stores.sql.statements import Statement
-from semel.transaction.drivers import Dialect, NamedRows
-from semel.transaction.errors import translated
 from simulation.transactions.database import ENGINE, WRITE, DatabaseError, Rows
 from simulation.transactions.server import LOST, Session
 

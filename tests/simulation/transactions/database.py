@@ -10,9 +10,9 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from semel.stores.postgres import transaction
+from semel.stores.postgres.transaction import BOOK, KNOWN, LIMIT_WAIT, LOCK, TABLE, UNLIMIT, PostgresEngine
 from semel.stores.sql.rows import COLUMNS, IN_PROGRESS
-from semel.transaction import postgres
-from semel.transaction.postgres import BOOK, KNOWN, LIMIT_WAIT, LOCK, TABLE, UNLIMIT, PostgresEngine
 
 if TYPE_CHECKING:
     from simulation.transactions.world import TransactionWorld
@@ -21,8 +21,8 @@ Row = tuple[Any, ...]
 Rows = list[Row]
 Meaning = Generator["Transaction", None, Rows]
 ENGINE = PostgresEngine("")
-CLAIM, READ = postgres.claim(TABLE, BOOK), postgres.read(TABLE, BOOK)
-INSIST, COMPLETE = postgres.insist(TABLE), postgres.complete(TABLE)
+CLAIM, READ = transaction.claim(TABLE, BOOK), transaction.read(TABLE, BOOK)
+INSIST, COMPLETE = transaction.insist(TABLE), transaction.complete(TABLE)
 VERSION = [KNOWN, KNOWN]
 """The last entry in the book of migrations."""
 NO_RECORD = (None,) * len(COLUMNS)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from mutants.fault import Fault
 
-REQUESTS, HTTP, POSTGRES = "transaction/requests.py", "transaction/http.py", "transaction/postgres.py"
+REQUESTS, HTTP, POSTGRES = "transaction/requests.py", "transaction/http.py", "stores/postgres/transaction.py"
 TRANSACTION, ADMISSION, MONITORS, GATE, TABLES = (
     "asgi/transaction.py",
-    "admission.py",
-    "monitors.py",
-    "gate.py",
+    "http/admission.py",
+    "http/monitors.py",
+    "http/gate.py",
     "core/tables.py",
 )
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from semel.core.http import Response
 from semel.core.records import Key, Record
 from semel.errors import NotExecuted, OutcomeUnknown
-from semel.held import AnswerTooLong
-from semel.running import Operation as Running
+from semel.http.held import AnswerTooLong
+from semel.runtime.operation import Operation as Running
 from semel.stores.sql.rows import to_record
 from simulation.application import WorkFailed
 from simulation.holding import kept_in

@@ -8,7 +8,7 @@ import flask
 from flask import Flask
 
 from semel.flask import Idempotency
-from semel.opening import open_store
+from semel.stores.open import open_store
 from transparency.wsgi import OPTIONS, hide, protected, repeating
 
 application: Any = flask.Flask

@@ -9,7 +9,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
 from semel.asgi import IdempotencyMiddleware
-from semel.opening import open_async_store
+from semel.stores.open import open_async_store
 from transparency.asgi import OPTIONS, Keyless, Repeating, protected
 
 testclient: Any = starlette.testclient

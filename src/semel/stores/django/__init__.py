@@ -6,20 +6,3 @@ own. A record must never be part of the caller's transaction, or a rollback woul
 
 Waiting for a key polls. Where many wait, open a store of its own with `postgresql://`: it can use the same tables.
 """
-
-from __future__ import annotations
-
-from semel.store import Clock
-from semel.stores.django.aio import AsyncDjangoStore
-from semel.stores.django.store import DjangoStore
-from semel.stores.url import StoreUrl
-
-__all__ = ["AsyncDjangoStore", "DjangoStore", "open_async_store", "open_store"]
-
-
-def open_store(url: StoreUrl, clock: Clock | None) -> DjangoStore:
-    return DjangoStore(url.parts.netloc or "default", clock=clock)
-
-
-def open_async_store(url: StoreUrl, clock: Clock | None) -> AsyncDjangoStore:
-    return AsyncDjangoStore(url.parts.netloc or "default", clock=clock)

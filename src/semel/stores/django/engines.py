@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from semel.clock import wall_ms
 from semel.core.effects import Doubts, Effect, do
 from semel.errors import StoreMisconfigured
+from semel.runtime.clock import wall_ms
 from semel.store import Clock, Counts, Filter, Migration, Page
 from semel.stores.sql import migrations
 from semel.stores.sql.statements import Script, Statement
@@ -51,9 +51,9 @@ class SqliteEngine:
     transactional = True
 
     def __init__(self) -> None:
-        from semel.stores.sqlite import clock, inspection, schema, scripts
+        from semel.stores.sqlite import clock, operate, schema, scripts
 
-        self._inspection, self._schema, self._scripts, self._file_clock = inspection, schema, scripts, clock
+        self._inspection, self._schema, self._scripts, self._file_clock = operate, schema, scripts, clock
         self._clock: Clock = wall_ms
 
     def start(self, *, begun: bool) -> Script[None]:

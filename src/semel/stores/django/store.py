@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from semel.core.effects import Effect, Read, Renew
 from semel.store import Clock, Counts, Filter, Migration, Page
-from semel.stores.django.connect import Lender
+from semel.stores.django.driver import Lender
 from semel.stores.django.requests import is_over
 from semel.stores.faces import Face
 from semel.stores.sql import migrations

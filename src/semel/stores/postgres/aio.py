@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 from semel.core.effects import Doubts, Effect
 from semel.core.records import Key
+from semel.runtime.local import PerLoop
 from semel.store import Clock, Counts, Filter, Migration, Page
 from semel.stores.coalesced import CoalescedFace
-from semel.stores.local import PerLoop
 from semel.stores.postgres import schema
 from semel.stores.postgres.pool import AsyncConnections
 from semel.stores.postgres.scripts import Scripts

@@ -16,13 +16,13 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from semel.core.effects import Effect, T
-from semel.drive import adrive, drive
 from semel.errors import StoreTimeout, StoreUnavailable
-from semel.stores.deadline import find_due_s, tell_due
-from semel.stores.local import AsyncOnce, Once
+from semel.runtime.deadline import find_due_s, tell_due
+from semel.runtime.drive import adrive, drive
+from semel.runtime.local import AsyncOnce, Once
 from semel.stores.postgres import schema
-from semel.stores.postgres.connect import AsyncLink, Link, failures_of
 from semel.stores.postgres.doubts import LostBackends
+from semel.stores.postgres.driver import AsyncLink, Link, failures_of
 from semel.stores.postgres.settings import Settings
 from semel.stores.sql.statements import Rows, Script
 

@@ -18,7 +18,7 @@ from semel.core.effects import Claim, Complete, Doubts, Read, Release, Remove, R
 from semel.core.records import Acquired, Claimed, Key, Lease, Occupied, Record, State
 from semel.errors import StoreUnavailable
 from semel.store import Counts, Filter, Page
-from semel.stores.postgres import doubts, inspection, queries
+from semel.stores.postgres import doubts, operate, queries
 from semel.stores.postgres.doubts import LostBackends
 from semel.stores.postgres.schema import quoted
 from semel.stores.sql.digests import digest_of
@@ -184,10 +184,10 @@ class Scripts:
         return purged
 
     def scan(self, filter: Filter, cursor: str | None, limit: int, now_ms: int | None) -> Script[Page]:
-        return inspection.scan(self._table, filter, cursor, limit, now_ms)
+        return operate.scan(self._table, filter, cursor, limit, now_ms)
 
     def counts(self, now_ms: int | None) -> Script[Counts]:
-        return inspection.counts(self._table, now_ms)
+        return operate.counts(self._table, now_ms)
 
 
 def _claimed(calls: Sequence[Asked], rows: Rows) -> dict[int, Claimed]:

@@ -7,11 +7,11 @@ from typing import TypeVar
 
 from semel.core.effects import Doubts, Effect
 from semel.core.records import Key
+from semel.runtime.local import PerProcess
 from semel.store import Clock, Counts, Filter, Finding, Migration, Page
 from semel.stores.faces import Face
-from semel.stores.local import PerProcess
 from semel.stores.postgres import schema
-from semel.stores.postgres.examine import examine
+from semel.stores.postgres.doctor import examine
 from semel.stores.postgres.pool import Connections
 from semel.stores.postgres.scripts import Scripts
 from semel.stores.postgres.settings import Settings

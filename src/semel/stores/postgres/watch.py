@@ -18,7 +18,7 @@ import psycopg
 
 from semel.core.records import Key
 from semel.errors import StoreError
-from semel.stores.postgres.connect import AsyncLink, Link
+from semel.stores.postgres.driver import AsyncLink, Link
 from semel.stores.postgres.queries import CHANNEL
 from semel.stores.postgres.settings import Settings
 from semel.stores.sql.digests import digest_of

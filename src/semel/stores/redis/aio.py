@@ -13,14 +13,14 @@ from redis.backoff import NoBackoff
 
 from semel.core.effects import Effect, Plan
 from semel.core.records import Key
-from semel.drive import adrive
 from semel.errors import StoreUnavailable
+from semel.runtime.drive import adrive
+from semel.runtime.local import AsyncOnce, PerLoop
 from semel.store import Clock, Counts, Filter, Page
 from semel.stores.coalesced import CoalescedFace
-from semel.stores.local import AsyncOnce, PerLoop
 from semel.stores.redis.check import check
 from semel.stores.redis.commands import Command
-from semel.stores.redis.connect import Failures, Settings, ours
+from semel.stores.redis.driver import Failures, Settings, ours
 from semel.stores.redis.scripts import Scripts
 from semel.stores.redis.watch import NEVER_LOOKED, POLL_S, AsyncListener
 from semel.stores.redis.wire import Wire

@@ -14,16 +14,16 @@ from redis.retry import Retry
 
 from semel.core.effects import Effect, Plan
 from semel.core.records import Key
-from semel.drive import drive
 from semel.errors import StoreUnavailable
+from semel.runtime.deadline import find_due_s, tell_due
+from semel.runtime.drive import drive
+from semel.runtime.local import Once, PerProcess
 from semel.store import Clock, Counts, Filter, Finding, Page
-from semel.stores.deadline import find_due_s, tell_due
 from semel.stores.faces import Face
-from semel.stores.local import Once, PerProcess
 from semel.stores.redis.check import check
 from semel.stores.redis.commands import Command
-from semel.stores.redis.connect import Failures, Settings, ours
-from semel.stores.redis.examine import examine
+from semel.stores.redis.doctor import examine
+from semel.stores.redis.driver import Failures, Settings, ours
 from semel.stores.redis.scripts import Scripts
 from semel.stores.redis.watch import NEVER_LOOKED, POLL_S, Listener
 from semel.stores.waiters import Waiters, changed_key

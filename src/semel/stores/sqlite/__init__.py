@@ -11,21 +11,3 @@
 The file must be on a local disk: SQLite's WAL mode does not work across machines. The module `clock` says which
 time it goes by, and `files` what happens when it is removed while a process has it open.
 """
-
-from __future__ import annotations
-
-from semel.store import Clock
-from semel.stores.sqlite.aio import AsyncSqliteStore
-from semel.stores.sqlite.settings import Settings
-from semel.stores.sqlite.store import SqliteStore
-from semel.stores.url import StoreUrl
-
-__all__ = ["AsyncSqliteStore", "Settings", "SqliteStore", "open_async_store", "open_store"]
-
-
-def open_store(url: StoreUrl, clock: Clock | None) -> SqliteStore:
-    return SqliteStore(Settings.of(url), clock=clock)
-
-
-def open_async_store(url: StoreUrl, clock: Clock | None) -> AsyncSqliteStore:
-    return AsyncSqliteStore(Settings.of(url), clock=clock)

@@ -17,10 +17,10 @@ from typing import Any, TypeVar, cast
 from semel.core.effects import Claim, Effect, Read
 from semel.core.records import Key
 from semel.errors import StoreError
+from semel.runtime.deadline import find_due_s, shared_deadline
+from semel.runtime.local import PerProcess
 from semel.store import Clock, Counts, Filter, Migration, Page
 from semel.stores.coalesced import CoalescedFace
-from semel.stores.deadline import find_due_s, shared_deadline
-from semel.stores.local import PerProcess
 from semel.stores.sql.migrations import printable
 from semel.stores.sqlite.at_once import Pace, Turn
 from semel.stores.sqlite.database import Begun, Database, migrate

@@ -25,8 +25,8 @@ from random import SystemRandom
 
 from msgspec import Struct
 
-from semel.clock import boot_ms, clock_from, find_boot, wall_ms
 from semel.core.effects import do
+from semel.runtime.clock import boot_ms, clock_from, find_boot, wall_ms
 from semel.store import Clock
 from semel.stores.sql.statements import Script, Statement
 

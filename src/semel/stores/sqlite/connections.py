@@ -14,11 +14,11 @@ import threading
 from typing import Literal, get_args
 from weakref import WeakSet
 
-from semel.drive import drive
 from semel.errors import StoreError
+from semel.runtime.drive import drive
 from semel.store import Clock
 from semel.stores.sqlite.clock import Anchor, clock_of, find_anchor
-from semel.stores.sqlite.connect import (
+from semel.stores.sqlite.driver import (
     anchor,
     cause_of,
     check_version,

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from semel.core.effects import Claim, Complete, Effect, Release, Remove, Resolve
-from semel.drive import drive
 from semel.errors import StoreError
+from semel.runtime.drive import drive
 from semel.store import Clock, Counts, Filter, Page
-from semel.stores.sqlite import inspection
-from semel.stores.sqlite.connect import runner
+from semel.stores.sqlite import operate
 from semel.stores.sqlite.connections import Connections
+from semel.stores.sqlite.driver import runner
 from semel.stores.sqlite.quick import LATER, UNSEEN, look
 from semel.stores.sqlite.scripts import Look, look_first
 from semel.stores.sqlite.settings import Settings
@@ -172,11 +172,11 @@ class Database:
 
     def scan(self, filter: Filter, cursor: str | None, limit: int) -> Page:
         with self._connections.lend("read") as connection, damaged_text(connection):
-            return drive(inspection.scan(filter, cursor, limit, self._clock()), runner(connection))
+            return drive(operate.scan(filter, cursor, limit, self._clock()), runner(connection))
 
     def counts(self) -> Counts:
         with self._connections.lend("read") as connection:
-            return drive(inspection.counts(self._clock()), runner(connection))
+            return drive(operate.counts(self._clock()), runner(connection))
 
     def close(self) -> None:
         self.writer.log.wait()

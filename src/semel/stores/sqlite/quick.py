@@ -16,11 +16,11 @@ from typing import Any
 
 from semel.core.effects import Claim, Complete, Effect, Read
 from semel.core.records import Acquired, Key, Lease, Occupied, Record, Result
-from semel.drive import drive
 from semel.errors import RecordUnreadable
+from semel.runtime.drive import drive
 from semel.stores.sql.digests import number_of
 from semel.stores.sql.rows import COLUMNS, FAILED, FORMATS, SHORT_FORMATS, STATES, SUCCEEDED, to_record
-from semel.stores.sqlite.connect import runner
+from semel.stores.sqlite.driver import runner
 from semel.stores.sqlite.scripts import FINISH, FIRST, HELD, INTO, PAST_RETENTION, READ, SCRIPTS, SELECT, shown
 
 NAMED = re.compile(r"(?<![:\w]):([a-z_]+)")

@@ -9,12 +9,12 @@ from typing import TypeVar
 from semel.core.effects import Effect, Read
 from semel.core.records import Key, Record
 from semel.errors import StoreError
+from semel.runtime.local import PerProcess
 from semel.store import Clock, Counts, Filter, Finding, Migration, Page
 from semel.stores.faces import Face
-from semel.stores.local import PerProcess
 from semel.stores.sql.migrations import printable
 from semel.stores.sqlite.database import Database, migrate
-from semel.stores.sqlite.examine import examine
+from semel.stores.sqlite.doctor import examine
 from semel.stores.sqlite.schema import MIGRATIONS
 from semel.stores.sqlite.scripts import Purge, look_first
 from semel.stores.sqlite.settings import Settings

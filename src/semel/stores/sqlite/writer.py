@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 
 from semel.core.effects import Complete, Effect
 from semel.errors import StoreError, StoreTimeout, StoreUnavailable
+from semel.runtime.deadline import find_due_s, tell_due
 from semel.store import Clock
-from semel.stores.deadline import find_due_s, tell_due
-from semel.stores.sqlite.connect import begin, begin_now
 from semel.stores.sqlite.connections import PAGE, Connections
+from semel.stores.sqlite.driver import begin, begin_now
 from semel.stores.sqlite.log import Log
 from semel.stores.sqlite.quick import write
 from semel.stores.sqlite.scripts import Purge

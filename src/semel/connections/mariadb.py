@@ -1,0 +1,33 @@
+"""What every driver for MariaDB asks of its connection before the first statement."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from semel.connections import autocommit
+from semel.errors import StoreMisconfigured
+
+VERSION = re.compile(r"([0-9]+)\.([0-9]+)\.[0-9]+-MariaDB")
+OLDEST = (10, 6)
+WAY_OUT = "Leave autocommit off, or call connection.begin() first."
+IN_TRANSACTION = 1
+"""SERVER_STATUS_IN_TRANS of the protocol."""
+
+
+def check(connection: Any, way_out: str = WAY_OUT) -> None:
+    """`connection` is one of PyMySQL's or aiomysql's, which know this from the server's last reply."""
+    check_server(connection.get_server_info())
+    if connection.get_autocommit() and not connection.server_status & IN_TRANSACTION:
+        raise autocommit(way_out)
+
+
+def check_server(told: str) -> None:
+    found = VERSION.search(told)
+    if found is None:
+        raise StoreMisconfigured(
+            f"semel.database needs INSERT … RETURNING, which MySQL does not have: this server is {told!r}. "
+            "It works on MariaDB, PostgreSQL and SQLite."
+        )
+    if (int(found[1]), int(found[2])) < OLDEST:
+        raise StoreMisconfigured(f"semel.database needs MariaDB 10.6 or later: this server is {told!r}")

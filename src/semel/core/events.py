@@ -1,0 +1,133 @@
+"""What is reported about a key: one frozen event for each decision, for logs, metrics and traces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from msgspec import Struct
+
+from semel.core.correlation import correlation_of
+from semel.core.records import Key, Member, State
+
+NO_KEY = Key("", "", "-")
+"""The key of events that are not about a single one, so that every event has one to look at."""
+
+
+class EventKind(Member):
+    CLAIMED = "claimed"
+    TAKEN_OVER = "taken_over"
+    REPLAYED = "replayed"
+    IN_FLIGHT = "in_flight"
+    MISMATCHED = "mismatched"
+    UNKNOWN = "unknown"
+    EXPIRED = "expired"
+    UNREADABLE = "unreadable"
+    REFUSED = "refused"
+    COMPLETED = "completed"
+    RELEASED = "released"
+    LEFT = "left"
+    SUPERSEDED = "superseded"
+    NOT_STORED = "not_stored"
+    LEASE_LOST = "lease_lost"
+    STORE_FAILED = "store_failed"
+    PURGED = "purged"
+
+
+STARTS = frozenset({EventKind.CLAIMED, EventKind.TAKEN_OVER})
+"""The work of an attempt begins."""
+ENDS = frozenset({EventKind.COMPLETED, EventKind.RELEASED, EventKind.LEFT, EventKind.SUPERSEDED, EventKind.NOT_STORED})
+"""The work of an attempt is over."""
+
+REFUSALS = ("key-missing", "key-malformed", "body-too-large", "too-many-keys")
+"""The details of `REFUSED`."""
+
+ABSENT, IN_PROGRESS, UNKNOWN = "absent", State.IN_PROGRESS.value, "unknown"
+TRANSITIONS: Mapping[EventKind, tuple[str, str]] = MappingProxyType(
+    {
+        EventKind.CLAIMED: (ABSENT, IN_PROGRESS),
+        EventKind.TAKEN_OVER: (UNKNOWN, IN_PROGRESS),
+        EventKind.COMPLETED: (IN_PROGRESS, "finished"),
+        EventKind.RELEASED: (IN_PROGRESS, ABSENT),
+        EventKind.LEFT: (IN_PROGRESS, UNKNOWN),
+        EventKind.NOT_STORED: (IN_PROGRESS, UNKNOWN),
+    }
+)
+"""What becomes of the record, where the event is about a change of it."""
+
+
+class Event(Struct, frozen=True):
+    kind: EventKind
+    key: Key
+    attempt: int = 0
+    detail: str = ""
+    """Why: the store's error, or for `REFUSED` the suffix of the problem's type."""
+    owner: str = ""
+    """Who holds the key, or held it when its result was stored."""
+    asker: str = ""
+    """The owner that the request at hand would be; empty when it is `owner`, or when there is no request."""
+    state: State | None = None
+    """For `COMPLETED` and `REPLAYED`: how the work ended."""
+    ran_ms: int | None = None
+    """For `REPLAYED`: how long the first execution took, by the store's clock, where that is known."""
+    count: int = 1
+    """For `PURGED`: how many records."""
+
+    def __eq__(self, other: object) -> bool:
+        """Two reports of one thing: whoever holds the key, and what it took, is told beside it."""
+        return isinstance(other, Event) and self._told() == other._told()
+
+    def __hash__(self) -> int:
+        return hash(self._told())
+
+    def _told(self) -> tuple[object, ...]:
+        return self.kind, self.key, self.attempt, self.detail
+
+    @property
+    def correlation(self) -> str:
+        """The correlation id of the owner's request, if it had one: for a replay, the one of the first request."""
+        return correlation_of(self.owner)
+
+    @property
+    def request(self) -> str:
+        """The correlation id of the request at hand, if it has one: for a replay, the one of the repeat."""
+        return correlation_of(self.asker or self.owner)
+
+    @property
+    def key_digest(self) -> str:
+        """The key's name for logs and traces: a key may be all that a stranger needs to read an answer."""
+        unnamed = self.key.name == NO_KEY.name and self.kind in (EventKind.REFUSED, EventKind.PURGED)
+        return "" if unnamed else self.key.name_digest
+
+    @property
+    def transition(self) -> str:
+        """The change of the record's state, or nothing when there was none."""
+        if self.kind not in TRANSITIONS:
+            return ""
+        before, after = TRANSITIONS[self.kind]
+        if self.kind is EventKind.COMPLETED and self.state is not None:
+            after = self.state.value
+        elif self.kind is EventKind.RELEASED and self.attempt > 1:
+            after = UNKNOWN  # what the earlier attempt did is still not known
+        return f"{before} -> {after}"
+
+    def fields(self) -> dict[str, str | int]:
+        """What is worth logging, by name; what is empty is left out. The key is there only as a digest."""
+        found: dict[str, str | int | None] = {
+            "event": self.kind.value,
+            "key": self.key_digest,
+            "tenant": self.key.tenant,
+            "scope": self.key.scope,
+            "attempt": self.attempt,
+            "transition": self.transition,
+            "request": self.request,
+            "first_request": self.correlation if self.correlation != self.request else "",
+            "ran_ms": self.ran_ms,
+            "count": self.count if self.kind is EventKind.PURGED else None,
+            "detail": self.detail,
+        }
+        return {name: value for name, value in found.items() if value not in ("", 0, None)}
+
+    def __str__(self) -> str:
+        fields = self.fields()
+        return " ".join([str(fields.pop("event")), *(f"{name}={value}" for name, value in fields.items())])

@@ -1,0 +1,283 @@
+"""From a keyed request to its lease, or to the answer that it gets instead: quota, claim and waiting, as plans.
+
+A front makes one `Keyed` for each request with a key and drives its plans, with or without `await`; it reads requests,
+runs the application and sends answers, and decides nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from threading import Lock
+from typing import Protocol
+
+from msgspec import Struct
+
+from semel.codecs.responses import NotKept
+from semel.core.decisions import InFlight, NotStored, Replay, Run, Settlement, Undecided
+from semel.core.effects import Claim, Emit, Plan, Read, do
+from semel.core.events import Event, EventKind
+from semel.core.http import REPEAT_LATER, Response
+from semel.core.policy import Policy
+from semel.core.prefer import respond_async
+from semel.core.protocol import acquire, settle
+from semel.core.records import Lease
+from semel.core.tables import Ending
+from semel.errors import StoreError
+from semel.http.allowance import Allowance, Place
+from semel.http.answers import Answers, Ended
+from semel.http.gate import Gate
+from semel.http.monitors import Monitored
+from semel.runtime.operation import Operation
+
+logger = logging.getLogger("semel")
+WAITERS_MAX = 1_000
+"""How many callers may wait at once in a process for those who were first; the others are told to come back."""
+
+
+class Waiters:
+    """Those who wait, in threads or tasks: a bounded number."""
+
+    def __init__(self, count_max: int = WAITERS_MAX) -> None:
+        self.count = 0
+        self._count_max = count_max
+        self._lock = Lock()
+
+    def enter(self) -> bool:
+        """Whether one more may wait; call `leave` afterwards."""
+        with self._lock:
+            if self.count >= self._count_max:
+                return False
+            self.count += 1
+            return True
+
+    def leave(self) -> None:
+        with self._lock:
+            self.count -= 1
+
+
+class Front(Protocol):
+    """What these plans need of a front, besides one who performs their effects."""
+
+    @property
+    def gate(self) -> Gate: ...
+    @property
+    def waiters(self) -> Waiters: ...
+    def abandon_later(self, lease: Lease) -> None:
+        """Give back, in the background, a claim that may have been granted. Nothing has begun."""
+        ...
+
+
+class Transaction(Protocol):
+    """What these plans need of the transaction that a request has to itself under exactly-once."""
+
+    @property
+    def wait_ms(self) -> int:
+        """How long a repeat waits for the first request, unless the policy says so."""
+        ...
+
+    def gave_up(self, error: BaseException | None) -> str:
+        """Why the database has rolled the transaction back by itself, if it has: then nothing was done."""
+        ...
+
+
+class Unprotected(Struct, frozen=True):
+    """The store cannot decide, and the policy says to run all the same.
+
+    The claim is not given back: if it was stored, the work that runs now makes its outcome unknown. What the work
+    derives from its key holds.
+    """
+
+    lease: Lease
+
+
+class Answered(Struct, frozen=True):
+    """Nothing runs: this is the answer."""
+
+    response: Response
+    replayed: bool = False
+
+
+Begun = Run | Unprotected | Answered
+
+
+class Keyed:
+    """One request with a key."""
+
+    __slots__ = ("_allowance", "_asked_at", "_claim", "_front", "_transaction", "accept_s", "answers", "policy")
+
+    def __init__(
+        self,
+        front: Front,
+        policy: Policy,
+        answers: Answers,
+        claim: Claim,
+        headers: Sequence[tuple[bytes, bytes]],
+        *,
+        asked_at: str = "",
+        transaction: Transaction | None = None,
+    ) -> None:
+        self._front = front
+        self.policy = policy
+        self.answers = answers
+        self._claim = claim
+        self._allowance = None if policy.quota is None else Allowance(policy, claim.key)
+        self.accept_s = respond_async(headers) if front.gate.secret is not None else None
+        self._asked_at = asked_at
+        self._transaction = transaction
+
+    def begin(self) -> Plan[Begun]:
+        """Claim the key, or find out what its caller gets instead. The claim is the first effect, but for a quota."""
+        claim, allowance = self._claim, self._allowance
+        if allowance is not None and (refused := (yield from self._over_quota(allowance))) is not None:
+            return Answered(refused)
+        wait_ms = self._wait_ms()
+        waiting = wait_ms > 0 and self._front.waiters.enter()
+        try:
+            plan = acquire(claim.key, claim.fingerprint, claim.owner, self.policy, wait_ms=wait_ms if waiting else 0)
+            decision = yield from (plan if allowance is None else allowance.watch(plan))
+            if allowance is not None and isinstance(decision, Run) and decision.lease.attempt == 1:
+                refused = yield from self._not_counted(allowance, decision.lease)
+                if refused is not None:
+                    return Answered(refused)
+        except BaseException:
+            self.abandon()
+            raise
+        finally:
+            if waiting:
+                self._front.waiters.leave()
+        match decision:
+            case Replay():
+                return Answered(self.answers.replay(decision.result), replayed=True)
+            case Run():
+                return decision
+            case Undecided() if self.policy.on_store_error == "open":
+                return Unprotected(unsure(claim))
+            case Undecided():
+                self.abandon()
+            case InFlight() if self.policy.in_flight == "accept" or self.accept_s is not None:
+                return Answered(self.accepted())
+            case _:
+                pass
+        return Answered(self.answers.answer(decision))
+
+    def accepted(self) -> Response:
+        """202, with the place where to ask how it ended."""
+        monitored = Monitored(self._claim.key, self._claim.fingerprint, self._asked_at)
+        return self._front.gate.monitors.accepted(monitored, self.answers, preferred=self.accept_s is not None)
+
+    def settle(self, lease: Lease, ended: Ended) -> Plan[Settlement]:
+        """End the attempt. Renewal must have stopped."""
+        fingerprint, ending = self._claim.fingerprint, ended.ending
+        if self._transaction is not None and ending in (Ending.INTERRUPTED, Ending.UNCERTAIN):
+            ending = Ending.NOTHING_DONE  # its transaction is rolled back, so nothing is unknown
+        plan = settle(lease, ending, ended.result, self.policy, fingerprint=fingerprint, kept_ms=ended.kept_ms)
+        return plan if self._allowance is None else self._allowance.settle(plan)
+
+    def abandon(self, lease: Lease | None = None) -> None:
+        """Nothing has begun, and the claim may have been granted, or was, as `lease` says. In the background."""
+        if self._transaction is None:  # else the request itself rolls back
+            self._front.abandon_later(unsure(self._claim) if lease is None else lease)
+        if self._allowance is not None:
+            self._allowance.give_back_later()
+
+    def answered(self, response: Response, operation: Operation, *, too_large: NotKept | None = None) -> Ended:
+        """The application answered, or its framework did for an exception that it has reported.
+
+        A body that is too large to keep is not in `response`; `too_large` says what is known of the work then.
+        """
+        error, failed = operation.reported, response.status >= 500
+        if error is not None and failed and not operation.nothing_was_done:
+            if isinstance(error, tuple(self.policy.release_exceptions)):
+                return Ended(Ending.NOTHING_DONE, None, response)
+            return self.raised(error, response, too_large=too_large)
+        invalid = operation.refused_invalid and self.policy.release_invalid
+        undone = operation.nothing_was_done or invalid or (failed and self._rolled_back(error) != "")
+        if too_large is not None:
+            return self.answers.too_large(response, self.policy, nothing_done=undone, known=too_large)
+        return self.answers.answered(response, self.policy, nothing_done=undone)
+
+    def raised(
+        self,
+        error: BaseException | None = None,
+        response: Response | None = None,
+        *,
+        too_large: NotKept | None = None,
+    ) -> Ended:
+        """The work raised. If the database had rolled its transaction back, nothing was done, and a repeat runs.
+
+        `response` is what the application has answered for it, if it has: that is the answer then. `too_large` is
+        given if it cannot, or must not, be kept.
+        """
+        if error is not None and (declared := self.answers.declared(error)) is not None:
+            return declared
+        if why := self._rolled_back(error):
+            return self.answers.not_executed(f"Nothing was done: {why}. {REPEAT_LATER}")
+        if response is None:
+            return self.answers.raised()
+        if too_large is not None:
+            return self.answers.too_large(response, self.policy, nothing_done=False, known=too_large, raised=True)
+        return self.answers.answered(response, self.policy, nothing_done=False, raised=True)
+
+    def _rolled_back(self, error: BaseException | None) -> str:
+        return "" if self._transaction is None else self._transaction.gave_up(error)
+
+    def _wait_ms(self) -> int:
+        """How long a repeat waits for the first request."""
+        if self.policy.waits:
+            return self.policy.wait_ms
+        if self.accept_s is not None or self.policy.in_flight == "accept" or self._transaction is None:
+            return (self.accept_s or 0) * 1000
+        return self._transaction.wait_ms
+
+    def _over_quota(self, allowance: Allowance) -> Plan[Response | None]:
+        """Count a new key, or the answer when it is one too many for its tenant. Known keys are always answered."""
+        over = yield from self._count(allowance)
+        if not isinstance(over, int):
+            return over
+        try:
+            known = (yield from do(Read(self._claim.key))) is not None
+        except StoreError:
+            known = True  # or not: the claim finds out, and says so
+        if known:
+            return None
+        # Repeats hold a place until their claim finds them known. Those that came before have given it back by now.
+        over = yield from self._count(allowance)
+        return (yield from self._too_many(over)) if isinstance(over, int) else over
+
+    def _not_counted(self, allowance: Allowance, lease: Lease) -> Plan[Response | None]:
+        """Count a key that was known when its claim was asked for, and new when it was granted.
+
+        The first request gave it back meanwhile. One too many is given back, too, and this is its answer.
+        """
+        if allowance.place is Place.UNCOUNTED:
+            logger.error("a new key of tenant %r could not be counted", lease.key.tenant)
+        if allowance.place is not Place.NONE:
+            return None
+        over = yield from self._count(allowance)
+        if over is None:
+            return None
+        fingerprint = self._claim.fingerprint
+        settlement = yield from settle(lease, Ending.NOTHING_DONE, None, self.policy, fingerprint=fingerprint)
+        if isinstance(settlement, NotStored):
+            self.abandon()
+        return (yield from self._too_many(over)) if isinstance(over, int) else over
+
+    def _count(self, allowance: Allowance) -> Plan[Response | int | None]:
+        """None when the request may go on, seconds when it is one too many, or the answer where nobody can tell."""
+        try:
+            return (yield from allowance.take())
+        except StoreError as error:
+            yield from do(
+                Emit(Event(EventKind.STORE_FAILED, self._claim.key, detail=str(error), asker=self._claim.owner))
+            )
+            return None if self.policy.on_store_error == "open" else self.answers.problem("store-unavailable")
+
+    def _too_many(self, over_s: int) -> Plan[Response]:
+        yield from do(Emit(Event(EventKind.REFUSED, self._claim.key, detail="too-many-keys", asker=self._claim.owner)))
+        return self.answers.problem("too-many-keys", retry_after_s=over_s)
+
+
+def unsure(claim: Claim) -> Lease:
+    """The lease of a claim that may have been granted."""
+    return Lease(claim.key, claim.owner, 1, 0)

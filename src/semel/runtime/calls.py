@@ -1,0 +1,245 @@
+"""One call under a key, as plans: `begin` before the work, `finish` after it. Threads and tasks share all of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from threading import Semaphore
+from typing import Any, Generic, Protocol, TypeVar, assert_never
+
+from semel.codecs.values import NotKept, Outcome, Raised, Returned, tombstone
+from semel.core.decisions import (
+    Decision,
+    Expired,
+    Held,
+    InFlight,
+    Mismatch,
+    Replay,
+    Run,
+    Settlement,
+    Superseded,
+    Undecided,
+    Unknown,
+    Unreadable,
+)
+from semel.core.effects import Effect, Plan, do
+from semel.core.protocol import acquire, settle  # fmt: skip
+from semel.core.records import Key, Lease, Record, Result
+from semel.core.tables import Ending
+from semel.errors import (
+    InProgress,
+    KeyExpired,
+    KeyReused,
+    NotExecuted,
+    OutcomeUnknown,
+    SemelError,
+    StoreError,
+    Unstorable,
+)  # fmt: skip
+from semel.runtime.options import NotDone, Settings, StillUnknown
+
+R = TypeVar("R")
+ROUNDS_MAX = 10
+"""How often a key that changes while it is being reconciled is looked at again."""
+
+
+Answer = Returned[Any] | Raised | NotDone | StillUnknown
+
+
+class Ask(Effect[Answer], frozen=True):
+    """Ask the reconciler what became of this record."""
+
+    record: Record
+
+
+class ResolveSeen(Effect[bool], frozen=True):
+    """End the unknown outcome of the record that was looked at."""
+
+    seen: Record
+    result: Result | None
+    retention_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unprotected:
+    """The store cannot decide, and the policy says to run all the same."""
+
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Found(Generic[R]):
+    """The work was done before: this is how it ended."""
+
+    record: Record
+    outcome: Outcome[R]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How the work ended, and what is settled."""
+
+    ending: Ending
+    result: Result | None = None
+    unstorable: Unstorable | None = None
+
+
+class Front(Protocol):
+    """What these plans need of a front, besides one who performs their effects."""
+
+    @property
+    def waiters(self) -> Semaphore: ...
+    def abandon_later(self, lease: Lease) -> None:
+        """Give back, in the background, a claim that may have been granted. Nothing has begun."""
+        ...
+
+
+class Call(Generic[R]):
+    """One call. It holds its settings: nothing about it is on an object that calls share."""
+
+    __slots__ = ("fingerprint", "key", "owner", "policy", "settings")
+
+    def __init__(self, key: Key, fingerprint: str, owner: str, settings: Settings[R]) -> None:
+        self.key = key
+        self.fingerprint = fingerprint
+        self.owner = owner
+        self.settings = settings
+        self.policy = settings.policy
+
+    # Before the work
+
+    def begin(self, front: Front) -> Plan[Run | Unprotected | Found[R]]:
+        """The lease to work under, or how the work ended before; everything else is raised."""
+        for _ in range(ROUNDS_MAX):
+            decision = yield from self._acquire(front)
+            match decision:
+                case Run():
+                    return decision
+                case Replay(record, result):
+                    return Found(record, self.settings.values.decode(result))
+                case Undecided() if self.policy.on_store_error == "open":
+                    return Unprotected(Lease(self.key, self.owner, 1, 0))
+                case Undecided():
+                    front.abandon_later(Lease(self.key, self.owner, 1, 0))
+                    raise refusal(decision, self.key)
+                case Unknown(record) if record is not None and self.settings.reconcile is not None:
+                    found = yield from self._reconcile(record)
+                    if found is not None:
+                        return found
+                case _:
+                    raise refusal(decision, self.key)
+        raise InProgress(f"{_named(self.key)} changes hands faster than it can be reconciled: ask again later")
+
+    def _acquire(self, front: Front) -> Plan[Decision]:
+        waiters = front.waiters
+        waiting = self.policy.waits and waiters.acquire(blocking=False)
+        try:
+            return (
+                yield from acquire(
+                    self.key, self.fingerprint, self.owner, self.policy, wait_ms=self.policy.wait_ms if waiting else 0
+                )
+            )
+        except BaseException:  # nothing has begun, and the claim may have been granted
+            front.abandon_later(Lease(self.key, self.owner, 1, 0))
+            raise
+        finally:
+            if waiting:
+                waiters.release()
+
+    def _reconcile(self, record: Record) -> Plan[Found[R] | None]:
+        """Have an unknown outcome found out. None when the key must be claimed again, by whoever is first."""
+        answer = yield from do(Ask(record))
+        if isinstance(answer, StillUnknown):
+            raise OutcomeUnknown(f"how {_named(self.key)} ended is unknown, and the reconciler cannot tell yet")
+        ended = Ended(Ending.NOTHING_DONE) if isinstance(answer, NotDone) else self._kept(answer, Ending.SUCCEEDED)
+        if ended.unstorable is not None:
+            raise ended.unstorable
+        try:
+            resolved = yield from do(ResolveSeen(record, ended.result, self.policy.retention_ms))
+        except StoreError:
+            return None  # it may have happened: the next claim tells
+        return Found(record, answer) if resolved and not isinstance(answer, NotDone) else None
+
+    # After the work
+
+    def returned(self, value: R, *, nothing_done: bool) -> Ended:
+        if nothing_done:
+            return Ended(Ending.NOTHING_DONE)
+        return self._kept(Returned(value), Ending.SUCCEEDED)
+
+    def raised(self, error: BaseException, *, nothing_done: bool) -> Ended:
+        """What is declared final is an answer; of anything else nobody can tell what was done before it was raised."""
+        if not isinstance(error, Exception):  # cancelled or killed: something of it may go on
+            return Ended(Ending.INTERRUPTED)
+        if nothing_done or isinstance(error, (NotExecuted, *self.policy.release_exceptions)):
+            return Ended(Ending.NOTHING_DONE)
+        if isinstance(error, self.settings.values.errors):
+            return self._kept(Raised(error), Ending.FAILED)
+        return Ended(Ending.UNCERTAIN)
+
+    def _kept(self, outcome: Returned[R] | Raised, ending: Ending) -> Ended:
+        """A result that cannot be kept leaves a tombstone: the effect happened, and stays protected."""
+        ok = isinstance(outcome, Returned)
+        try:
+            result = self.settings.values.encode(outcome)
+        except Unstorable as error:
+            return Ended(Ending.TOO_LARGE, tombstone(f"it cannot be stored: {error}", ok=ok), unstorable=error)
+        size, size_max = len(result.payload), self.policy.result_max
+        if size > size_max:
+            reason = f"it has {size} bytes, and Policy.result_max is {size_max}"
+            return Ended(Ending.TOO_LARGE, tombstone(reason, ok=ok))
+        return Ended(ending, result)
+
+    def finish(self, lease: Lease, ended: Ended) -> Plan[Settlement]:
+        """End the attempt. Renewal must have stopped."""
+        return settle(lease, ended.ending, ended.result, self.policy, fingerprint=self.fingerprint)
+
+    def held(self, settlement: Settlement) -> Found[R] | None:
+        """What the store holds where another attempt took the key over; None when this one ended it."""
+        match settlement:
+            case Superseded(Replay(record, result)):
+                return Found(record, self.settings.values.decode(result))
+            case Superseded(decision):
+                raise refusal(decision, self.key)
+            case _:
+                return None
+
+
+def refusal(decision: Held, key: Key) -> SemelError:
+    """What is raised where nothing may run and nothing is replayed."""
+    match decision:
+        case InFlight(_, retry_after_ms):
+            retry_after = max(1, retry_after_ms) / 1000
+            return InProgress(f"{_named(key)} is still running: ask again in {retry_after:g} s", retry_after)
+        case Unknown():
+            return OutcomeUnknown(
+                f"nobody can tell whether {_named(key)} took effect: its executor was lost or failed. It is not run "
+                "again until somebody resolves it: a reconcile= function, or an operator."
+            )
+        case Mismatch():
+            return KeyReused(f"{_named(key)} was used with other arguments. Nothing was run.")
+        case Expired():
+            return KeyExpired(f"{_named(key)} was used, and its result is past retention. Nothing was run.")
+        case Unreadable(error) | Undecided(error):
+            return error
+        case Replay():
+            raise ValueError("a stored result is returned, not refused")
+        case _:
+            assert_never(decision)
+
+
+def answered(answer: object) -> Answer:
+    """What the reconciler says; anything that is neither `NotDone` nor `StillUnknown` is the result."""
+    if isinstance(answer, NotDone) or answer is NotDone:
+        return NotDone()
+    if isinstance(answer, StillUnknown) or answer is StillUnknown:
+        return StillUnknown()
+    return Returned(answer)
+
+
+def not_kept(key: Key, outcome: NotKept) -> str:
+    return f"{_named(key)} took effect, but what it returned was not kept: {outcome.reason}"
+
+
+def _named(key: Key) -> str:
+    tenant = f" of tenant {key.tenant!r}" if key.tenant else ""
+    return f"the operation {key.name!r} of {key.scope}{tenant}"

@@ -1,0 +1,238 @@
+"""Keeps leases alive while their work runs: by one thread, or one timer, however many leases there are.
+
+A lease is renewed when a third of it has passed. When the store says that the lease is not ours any more, the work is
+told (`lost`). A store that does not answer is asked again sooner; the lease may lapse meanwhile, but it stays ours
+until somebody takes it over.
+Stop before completing: a renewal that is already on its way then changes nothing and is not listened to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from itertools import takewhile
+from typing import Any
+
+from semel.core.events import Event, EventKind
+from semel.core.records import Lease
+from semel.runtime.drive import OnEvent, ignore, tell
+from semel.runtime.local import PerLoop, PerProcess
+from semel.store import AsyncStore, Store
+
+QUANTUM_S = 0.01
+"""Renewals that fall due within this time of each other go out together."""
+RENEW_PART = 3
+"""A lease is renewed when this part of it has passed."""
+RETRY_PART = 10
+"""After a failed renewal the next try comes when this part of the lease has passed."""
+IDLE_S = 1.0
+"""How long the thread stays when there is nothing to keep."""
+
+
+NO_LANE: dict[Any, float] = {}
+"""Where a lease is that nobody has begun to keep. It stays empty."""
+
+
+class Kept:
+    """A lease being kept. `lost` is for the work to look at; `on_lost` is called once, from the keeper."""
+
+    __slots__ = ("_on_event", "_on_lost", "lane", "lease", "lease_ms", "lost", "stopped")
+
+    def __init__(
+        self, lease: Lease, lease_ms: int, on_lost: Callable[[], None] | None, on_event: OnEvent = ignore
+    ) -> None:
+        self.lease = lease
+        self.lease_ms = lease_ms
+        self.lost = False
+        self.stopped = False
+        self.lane: dict[Kept, float] = NO_LANE
+        self._on_lost = on_lost
+        self._on_event = on_event
+
+    def renewed(self, lease: Lease | None) -> None:
+        """Take a renewal's reply, unless it comes too late to matter."""
+        if self.stopped:
+            return
+        if lease is not None:
+            self.lease = lease
+            return
+        self.stopped = self.lost = True
+        mine = self.lease
+        tell(self._on_event, Event(EventKind.LEASE_LOST, mine.key, mine.attempt, owner=mine.owner))
+        if self._on_lost is not None:
+            self._on_lost()
+
+
+class Wheel:
+    """Kept leases, in a lane with those that rest as long: they fall due in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[float, dict[Kept, float]] = {}
+
+    def add(self, kept: Kept, now_s: float, rest_s: float) -> float:
+        """Keep it for so long, and say when that is over."""
+        lane = self._lanes.get(rest_s)
+        if lane is None:
+            lane = self._lanes[rest_s] = {}
+        kept.lane = lane
+        lane[kept] = due_s = now_s + rest_s
+        return due_s
+
+    def take_due(self, now_s: float) -> list[Kept]:
+        """What is due, and with it what falls due soon after; what only falls due soon does not come alone."""
+        due: list[Kept] = []
+        if (next_s := self.next_s()) is None or next_s > now_s:
+            return due
+        for lane in self._lanes.values():
+            first = takewhile(lambda member: member[1] <= now_s + QUANTUM_S, lane.items())
+            for kept, _ in list(first):
+                del lane[kept]
+                due.append(kept)
+        return due
+
+    def next_s(self) -> float | None:
+        """When the next lease falls due, or None when there is none."""
+        self._lanes = {rest_s: lane for rest_s, lane in self._lanes.items() if lane}
+        return min((next(iter(lane.values())) for lane in self._lanes.values()), default=None)
+
+
+class Keeper:
+    """Renews from a daemon thread that exists only while there is something to keep; a forked child gets its own."""
+
+    def __init__(self, store: Store, on_event: OnEvent = ignore) -> None:
+        self._on_event = on_event
+        self._rounds = PerProcess(lambda: Rounds(store))
+
+    def keep(
+        self, lease: Lease, *, lease_ms: int, on_lost: Callable[[], None] | None = None, on_event: OnEvent | None = None
+    ) -> Kept:
+        """Renew `lease` until `stop`. `on_event`, or else the listener of all, is told when it is lost."""
+        kept = Kept(lease, lease_ms, on_lost, on_event or self._on_event)
+        self._rounds.get().add(kept, RENEW_PART)
+        return kept
+
+    def stop(self, kept: Kept) -> None:
+        kept.stopped = True
+        self._rounds.get().discard(kept)
+
+
+class Rounds:
+    """The thread of a `Keeper` in one process."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._wheel = Wheel()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._looks_s = 0.0
+        """When the thread looks again by itself. Before its first look nobody has to wake it."""
+
+    def add(self, kept: Kept, part: int) -> None:
+        with self._changed:
+            if kept.stopped:  # while its renewal was on its way
+                return
+            due_s = self._wheel.add(kept, time.monotonic(), kept.lease_ms / 1000 / part)
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="semel-keeper", daemon=True)
+                thread.start()  # first: without a thread the next one must try again
+                self._thread = thread
+            elif due_s < self._looks_s:  # else it looks in time by itself: waking a thread costs more than the rest
+                self._changed.notify()
+
+    def discard(self, kept: Kept) -> None:
+        with self._changed:
+            kept.lane.pop(kept, None)
+
+    def _run(self) -> None:
+        while (due := self._next_due()) is not None:
+            for kept in due:
+                self._renew(kept)
+
+    def _next_due(self) -> list[Kept] | None:
+        """Sleep until something falls due, or return None when there has been nothing to keep for a while."""
+        with self._changed:
+            while not (due := self._wheel.take_due(now_s := time.monotonic())):
+                next_s = self._wheel.next_s()
+                self._looks_s = now_s + IDLE_S if next_s is None else next_s
+                woken = self._changed.wait(max(0.0, self._looks_s - now_s))
+                if next_s is None and not woken and self._wheel.next_s() is None:
+                    self._thread, self._looks_s = None, 0.0
+                    return None
+            return due
+
+    def _renew(self, kept: Kept) -> None:
+        if kept.stopped:
+            return
+        part = RENEW_PART
+        try:
+            kept.renewed(self._store.renew(kept.lease, lease_ms=kept.lease_ms))
+        except Exception:  # whatever it was: a keeper that dies lets every other lease lapse
+            part = RETRY_PART
+        self.add(kept, part)
+
+
+class AsyncKeeper:
+    """Renews from tasks of the running loop; each loop has its own wheel and at most one timer."""
+
+    def __init__(self, store: AsyncStore, on_event: OnEvent = ignore) -> None:
+        self._on_event = on_event
+        self._rounds = PerLoop(lambda: AsyncRounds(store, asyncio.get_running_loop()))
+
+    def keep(
+        self, lease: Lease, *, lease_ms: int, on_lost: Callable[[], None] | None = None, on_event: OnEvent | None = None
+    ) -> Kept:
+        """The same. Costs no task and, while another timer is due before, no timer."""
+        kept = Kept(lease, lease_ms, on_lost, on_event or self._on_event)
+        self._rounds.get().add(kept, RENEW_PART)
+        return kept
+
+    def stop(self, kept: Kept) -> None:
+        kept.stopped = True
+        kept.lane.pop(kept, None)
+
+
+class AsyncRounds:
+    """The timer of an `AsyncKeeper` in one event loop."""
+
+    def __init__(self, store: AsyncStore, loop: asyncio.AbstractEventLoop) -> None:
+        self._store = store
+        self._loop = loop
+        self._wheel = Wheel()
+        self._timer: asyncio.Handle | None = None
+        self._timer_s = 0.0
+        self._renewals: set[asyncio.Task[None]] = set()
+
+    def add(self, kept: Kept, part: int) -> None:
+        if kept.stopped:
+            return
+        due_s = self._wheel.add(kept, self._loop.time(), kept.lease_ms / 1000 / part)
+        if self._timer is None or due_s < self._timer_s:
+            self._schedule(due_s)
+
+    def _schedule(self, due_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        # Noted here: what uvloop gives for a moment that is now does not know its time.
+        self._timer, self._timer_s = self._loop.call_at(due_s, self._fire), due_s
+
+    def _fire(self) -> None:
+        self._timer = None
+        for kept in self._wheel.take_due(max(self._loop.time(), self._timer_s)):  # timers of some loops come early
+            task = self._loop.create_task(self._renew(kept))
+            self._renewals.add(task)
+            task.add_done_callback(self._renewals.discard)
+        next_s = self._wheel.next_s()
+        if next_s is not None:
+            self._schedule(next_s)
+
+    async def _renew(self, kept: Kept) -> None:
+        if kept.stopped:
+            return
+        part = RENEW_PART
+        try:
+            kept.renewed(await self._store.renew(kept.lease, lease_ms=kept.lease_ms))
+        except Exception:
+            part = RETRY_PART
+        self.add(kept, part)

@@ -1,0 +1,194 @@
+"""The operation that is running: what the work may know about itself, and what it may say."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Callable
+from contextvars import Context, ContextVar
+from typing import Final, Generic, TypeVar, cast
+
+from semel.core.records import NOBODY, Key, Lease, Record, plain_text
+from semel.errors import Misuse
+from semel.runtime.keeper import Kept
+
+R = TypeVar("R")
+
+
+class Operation:
+    """The current operation, for the work that runs in it."""
+
+    __slots__ = ("_kept", "key", "lease", "nothing_was_done", "refused_invalid", "reported", "transaction")
+
+    def __init__(self, lease: Lease, kept: Kept | None = None, transaction: object = None) -> None:
+        self.key: Key = lease.key
+        self.lease = lease
+        self.nothing_was_done = False
+        # Its framework refused the request before the work ran: `Policy.release_invalid` says what that means.
+        self.refused_invalid = False
+        # What the work raised, where its framework has reported that and answers for it.
+        self.reported: Exception | None = None
+        # The request's own transaction, where its front has opened one: `TransactionStore.current` finds it here.
+        self.transaction = transaction
+        self._kept = kept
+
+    @property
+    def tenant(self) -> str:
+        return self.key.tenant
+
+    @property
+    def attempt(self) -> int:
+        """Grows with every take-over of this key: hand it to whoever can refuse an older one."""
+        return self.lease.attempt
+
+    @property
+    def lost(self) -> bool:
+        """Somebody else took the key over: what is done from now on is done twice."""
+        return self._kept is not None and self._kept.lost
+
+    def derive(self, name: str) -> str:
+        """A stable key for a call further down, the same in every attempt, so that a re-run is deduplicated there."""
+        hasher = hashlib.sha256()
+        for part in (self.key.tenant, self.key.scope, self.key.name, plain_text("the name of a derived key", name)):
+            encoded = part.encode()
+            hasher.update(len(encoded).to_bytes(8, "big") + encoded)
+        return str(uuid.UUID(bytes=hasher.digest()[:16], version=5))
+
+    def nothing_done(self) -> None:
+        """Declare that nothing took effect: whatever is answered, the key is given back."""
+        self.nothing_was_done = True
+
+
+class NoResult:
+    """Says that a block has no result yet; None is a result."""
+
+
+NO_RESULT: Final = NoResult()
+
+
+class BlockOperation(Operation, Generic[R]):
+    """The operation of a block: says whether the work was done before, and takes its result.
+
+    `if op.replayed: return op.result`, then the work, then `op.result = …`. A block that is left without a result has
+    the result None.
+    """
+
+    __slots__ = ("_looked", "_replayed", "_result")
+
+    def __init__(self, lease: Lease, kept: Kept | None = None) -> None:
+        super().__init__(lease, kept)
+        self._looked = False
+        self._replayed = False
+        self._result: R | NoResult = NO_RESULT
+
+    @classmethod
+    def of(cls, record: Record, result: R) -> BlockOperation[R]:
+        """The operation that `record` tells of, with the result that it holds. Nothing may run."""
+        operation = cls(held_lease(record))
+        operation.replay(result)
+        return operation
+
+    @property
+    def replayed(self) -> bool:
+        """Whether `result` is there already: then the work must not run again."""
+        self._looked = True
+        return self._replayed
+
+    @property
+    def result(self) -> R:
+        if isinstance(self._result, NoResult):
+            raise Misuse("op.result is read before it was set: this block runs the work, so set it first")
+        return self._result
+
+    @result.setter
+    def result(self, value: R) -> None:
+        if self._replayed:
+            raise Misuse(
+                "op.result is set in a block that was replayed: its result is stored and cannot change. "
+                "Write `if op.replayed: return op.result` first in the block."
+            )
+        self._result = value
+
+    @property
+    def has_result(self) -> bool:
+        return not isinstance(self._result, NoResult)
+
+    def replay(self, result: R) -> None:
+        """Fronts call this: `result` is what the store holds, whatever the block has set."""
+        self._replayed, self._result = True, result
+
+    def outcome(self) -> R:
+        """What is stored for the block when it has ended: a block that set no result has the result None."""
+        return cast(R, None) if isinstance(self._result, NoResult) else self._result
+
+    def check_looked(self) -> None:
+        """Fronts call this when the block has ended well: who does not look would run the work again at a repeat."""
+        if not self._looked:
+            raise Misuse(
+                "the block was left without looking at op.replayed, so a repeat runs its work again. "
+                "Write `if op.replayed: return op.result` first in the block."
+            )
+
+
+def held_lease(record: Record) -> Lease:
+    """The lease under which `record` was made; a record in nobody's hands has an owner that holds nothing."""
+    return Lease(record.key, record.owner if record.owner != NOBODY else "nobody", record.attempt, 0)
+
+
+_current: ContextVar[Operation | None] = ContextVar("semel_operation", default=None)
+
+
+def current_operation() -> Operation | None:
+    """The operation that this code runs in, or None outside of one."""
+    return _current.get()
+
+
+enter: Callable[[Operation | None], object] = _current.set
+"""Makes an operation current in this context.
+
+Fronts call this in a context of the operation's own, or with None at its end.
+"""
+
+
+class Inside:
+    """A block in which `operation` is current. Whatever else it does to context variables stays done."""
+
+    __slots__ = ("_operation", "_token")
+
+    def __init__(self, operation: Operation) -> None:
+        self._operation = operation
+
+    def __enter__(self) -> None:
+        self._token = _current.set(self._operation)
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._token)
+
+
+class Outside:
+    """A block in which no operation is current, although it is reached from the work.
+
+    For whatever may begin something else: a server that has an answer takes up the next request of the connection, and
+    that one inherits what is current then. A class and no generator: every answer is given in one.
+    """
+
+    __slots__ = ("_token",)
+
+    def __enter__(self) -> None:
+        self._token = _current.set(None)
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            _current.reset(self._token)
+        except ValueError:  # a coroutine that is thrown away ends in the context of whoever does that
+            return
+
+
+def adopt(context: Context) -> None:
+    """Take over what a task has changed in its `context`, so that code around us finds it as if there were no task.
+
+    All but the operation: a server begins the next request of a connection in the context of this one.
+    """
+    for variable, value in context.items():
+        if variable is not _current and variable.get(None) is not value:
+            variable.set(value)

@@ -1,0 +1,132 @@
+"""Looks at the server with commands that read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from semel.core.effects import Effect
+from semel.core.records import Key
+from semel.errors import StoreMisconfigured
+from semel.store import Finding
+from semel.stores import examination
+from semel.stores.redis.check import VERSION_MIN, Accepted
+from semel.stores.redis.commands import Command, LoginRefused
+from semel.stores.redis.driver import Settings
+from semel.stores.redis.layout import VERSION, frame, name_of
+
+Run = Callable[[Effect[Any]], Any]
+PROMISE = Finding(
+    "promise",
+    "info",
+    "at-most-once while this server keeps its data; Redis alone cannot promise it across a failover: what the old "
+    "primary acknowledged may be missing on the new one, and the work can run a second time",
+    "where that matters use postgresql://, or give the work's own target a derived key",
+)
+
+
+def examine(settings: Settings, run: Run) -> Iterator[Finding]:
+    info = _info(run)
+    yield Finding("connection", "ok", f"{settings.shown} answers")
+    if info is None:
+        yield Finding(
+            "settings",
+            "warning",
+            "this user may not ask INFO: whether the server evicts or forgets is not known",
+            "allow +info for this user, or make sure of maxmemory-policy noeviction and appendonly yes",
+        )
+    else:
+        yield _version(info)
+        yield _role(info)
+        yield _eviction(info, settings.accepted)
+        yield _persistence(info, settings.accepted, _fsync(run))
+        yield _memory(info)
+    yield Finding("schema", "ok", f"records of form {VERSION} under {settings.prefix}:*; Redis needs no migrations")
+    probe = name_of(settings.prefix.encode(), frame(Key("semel", "semel doctor", "probe")))
+    yield examination.latency(lambda: run(Command(("GET", probe))))
+    yield examination.clock_skew(lambda: _now_ms(run))
+    yield PROMISE
+
+
+def _info(run: Run) -> Mapping[str, object] | None:
+    try:
+        found: Mapping[str, object] = run(Command(("INFO",)))
+    except LoginRefused:
+        raise
+    except StoreMisconfigured:
+        return None
+    return found
+
+
+def _now_ms(run: Run) -> int:
+    seconds, micros = run(Command(("TIME",)))
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
+def _fsync(run: Run) -> str:
+    """Hosted servers forbid CONFIG; then it is not known."""
+    try:
+        found = run(Command(("CONFIG", "GET", "appendfsync")))
+    except StoreMisconfigured:
+        return ""
+    return found[1].decode() if len(found) == 2 else ""
+
+
+def _version(info: Mapping[str, object]) -> Finding:
+    name = "Valkey" if "valkey_version" in info else "Redis"
+    found = str(info.get("valkey_version", info.get("redis_version", "of unknown version")))
+    numbers = tuple(int(part) for part in str(info.get("redis_version", "")).split(".")[:2] if part.isdecimal())
+    if len(numbers) == 2 and numbers < VERSION_MIN:
+        needed = ".".join(map(str, VERSION_MIN))
+        return Finding("version", "problem", f"{name} {found}; {needed} is needed", "upgrade the server")
+    return Finding("version", "ok", f"{name} {found}")
+
+
+def _role(info: Mapping[str, object]) -> Finding:
+    if info.get("role") == "slave":
+        primary = f"{info.get('master_host')}:{info.get('master_port')}"
+        return Finding("role", "problem", "this is a replica, which takes no writes", f"name its primary, {primary}")
+    replicas = info.get("connected_slaves", 0)
+    return Finding("role", "ok", f"a primary with {replicas} replicas")
+
+
+def _eviction(info: Mapping[str, object], accepted: Accepted) -> Finding:
+    policy = str(info.get("maxmemory_policy", "not told"))
+    if policy == "noeviction":
+        return Finding("eviction", "ok", "maxmemory-policy is noeviction")
+    return Finding(
+        "eviction",
+        "warning" if accepted.eviction or policy == "not told" else "problem",
+        f"maxmemory-policy is {policy}: short of memory it deletes keys that are owed, and their work runs again",
+        "CONFIG SET maxmemory-policy noeviction, and write it into redis.conf",
+    )
+
+
+def _persistence(info: Mapping[str, object], accepted: Accepted, fsync: str) -> Finding:
+    if str(info.get("aof_enabled", "")) != "1":
+        return Finding(
+            "persistence",
+            "warning" if accepted.no_persistence or "aof_enabled" not in info else "problem",
+            "there is no append-only file: when the server dies, the keys that it acknowledged are gone",
+            "CONFIG SET appendonly yes, and write it into redis.conf",
+        )
+    if fsync == "always":
+        return Finding("persistence", "ok", "append-only file, appendfsync always: survives a power cut")
+    return Finding(
+        "persistence",
+        "ok",
+        f"append-only file, appendfsync {fsync or 'not told'}: survives kill -9; "
+        "a power cut may take the last second or two, unless it is always",
+    )
+
+
+def _memory(info: Mapping[str, object]) -> Finding:
+    used, most = int(str(info.get("used_memory", 0))), int(str(info.get("maxmemory", 0)))
+    if most and used > 0.9 * most:
+        return Finding(
+            "memory",
+            "warning",
+            f"{used} of {most} bytes are used; when they are used up, new keys are refused",
+            "raise maxmemory, shorten the retention, or run semel purge",
+        )
+    return Finding("memory", "ok", f"{used} bytes are used" + (f" of {most}" if most else ", without a maxmemory"))
