@@ -69,27 +69,6 @@ def test_effects_are_performed_in_order_and_replies_handed_back(run: Drive) -> N
     assert asked == [Wait(KEY, "a", 1), Wait(KEY, "b", 2)]
 
 
-@pytest.mark.parametrize("first", [7, None, StoreUnavailable("away")])
-def test_a_plan_goes_on_from_what_became_of_its_first_effect(first: Any) -> None:
-    def plan() -> Plan[list[Any]]:
-        replies: list[Any] = []
-        for effect in (Wait(KEY, "a", 1), Wait(KEY, "b", 2)):
-            try:
-                replies.append((yield effect))
-            except StoreError as error:
-                replies.append(error)
-        return replies
-
-    asked: list[Effect[Any]] = []
-
-    async def perform(effect: Effect[Any]) -> int:
-        asked.append(effect)
-        return 10
-
-    assert asyncio.run(adrive(plan(), perform, first=first)) == [first, 10]
-    assert asked == [Wait(KEY, "b", 2)], "the first one is not performed again"
-
-
 @both
 def test_a_plan_may_ask_for_nothing(run: Drive) -> None:
     def plan(pauses: int) -> Plan[str]:

@@ -140,9 +140,7 @@ class IdempotencyPlugin(InitPlugin, ReceiveRoutePlugin):
         Litestar answers for what the handler raises, and in front of all middlewares for what these raise. That is
         too late for what stands between ours and the handler (CSRF, a router's middlewares), so it answers here, too.
         """
-        made = copy(self._shared)
-        made.app = ExceptionHandlerMiddleware(app, debug=None)  # type: ignore[assignment]
-        return made
+        return self._shared.around(ExceptionHandlerMiddleware(app, debug=None))  # type: ignore[arg-type]
 
     def _early_body(self, app: ASGIApp) -> Any:
         return EarlyBody(app, self._policies)

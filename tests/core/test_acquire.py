@@ -73,6 +73,43 @@ class TestDecision:
         assert decision == Unreadable(error)
 
 
+class TestFirstReply:
+    """The front asks for the claim itself, and hands the plan what became of it."""
+
+    @pytest.mark.parametrize(
+        ("reply", "kind", "attempt", "decision"),
+        [
+            (GRANTED, EventKind.CLAIMED, 1, Run(MINE)),
+            (Occupied(SUCCEEDED, 20), EventKind.REPLAYED, 1, Replay(SUCCEEDED, ANSWER)),
+            (RUNNING, EventKind.IN_FLIGHT, 1, InFlight(LIVE, 20)),
+        ],
+    )
+    def test_the_claim_is_not_asked_for_again(
+        self, reply: Acquired | Occupied, kind: EventKind, attempt: int, decision: object
+    ) -> None:
+        assert play(acquire(KEY, SAME, "mine", POLICY, first=reply), told(kind, attempt)) == decision
+
+    def test_a_failure_is_read_back(self) -> None:
+        decision = play(
+            acquire(KEY, SAME, "mine", POLICY, first=AWAY),
+            (Pause(50), None),
+            (CLAIM, GRANTED),
+            (Renew(MINE, 30_000), RENEWED),
+            told(EventKind.CLAIMED, 1),
+        )
+        assert decision == Run(RENEWED)
+
+    def test_after_a_wait_the_claim_is_asked_for(self) -> None:
+        decision = play(
+            acquire(KEY, SAME, "mine", WAITING, first=RUNNING),
+            (Pause(0), 0),
+            (Wait(KEY, LIVE.owner, 20), 20),
+            (CLAIM, Occupied(SUCCEEDED, 20)),
+            told(EventKind.REPLAYED, 1),
+        )
+        assert decision == Replay(SUCCEEDED, ANSWER)
+
+
 class TestStoreAway:
     def test_an_ambiguous_claim_is_repeated_with_the_same_owner(self) -> None:
         decision = play(

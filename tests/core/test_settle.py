@@ -46,6 +46,14 @@ class TestComplete:
     def test_acknowledged(self) -> None:
         assert play(ended(Ending.SUCCEEDED, ANSWER), (COMPLETE, True), told(EventKind.COMPLETED, 1)) == Stored()
 
+    def test_what_the_front_was_told_is_not_asked_for_again(self) -> None:
+        plan = settle(MINE, Ending.SUCCEEDED, ANSWER, POLICY, fingerprint=SAME, first=True)
+        assert play(plan, told(EventKind.COMPLETED, 1)) == Stored()
+
+    def test_a_failure_that_the_front_met_is_tried_again(self) -> None:
+        plan = settle(MINE, Ending.SUCCEEDED, ANSWER, POLICY, fingerprint=SAME, first=AWAY)
+        assert play(plan, (Pause(50), None), (COMPLETE, True), told(EventKind.COMPLETED, 1)) == Stored()
+
     def test_a_failure_is_stored_the_same_way(self) -> None:
         complete = replace(COMPLETE, result=REFUSAL)
         assert play(ended(Ending.RAISED, REFUSAL), (complete, True), told(EventKind.COMPLETED, 1)) == Stored()

@@ -183,12 +183,12 @@ class Front(IdempotencyMiddleware):
         self.truly_at: tuple[int, int] | None = None
         settings.setdefault("identify", lambda scope: "tenant")
         super().__init__(app, store=self.memory, policy=policy or Policy(), **settings)
-        perform = self.perform
+        asker = self.host.asker
 
         async def hasty(effect: Effect[Any]) -> Any:
-            return effect.pause_ms if isinstance(effect, Pause) else await perform(effect)
+            return effect.pause_ms if isinstance(effect, Pause) else await asker.perform(effect)
 
-        self.perform, self.tasks = hasty, TrulyCancelled(self)
+        self.host.asker, self.host.tasks = asker._replace(perform=hasty), TrulyCancelled(self)
 
     def cancelled(self, work: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
         if self.truly_at is None or next(self.spawned) != self.truly_at[0]:
@@ -203,7 +203,7 @@ class Front(IdempotencyMiddleware):
 
     async def settled(self) -> None:
         """Until nothing that was begun goes on."""
-        await self.tasks.drain()
+        await self.host.tasks.drain()
         await asyncio.sleep(0)
 
     def lapse(self) -> None:

@@ -130,11 +130,11 @@ async def test_waiters_get_the_answer_when_it_is_there() -> None:
     waiting = [asyncio.create_task(front.ask()) for _ in range(20)]
     for _ in range(20):
         await asyncio.sleep(0)
-    assert front.waiters.count == 20
+    assert front.host.waiters.count == 20
     held.go.set()
     answers = await asyncio.gather(asking, *waiting)
     assert {answer.body for answer in answers} == {b"done 1"}
-    assert (held.work.effects, front.waiters.count, first.header("idempotent-replayed")) == (1, 0, None)
+    assert (held.work.effects, front.host.waiters.count, first.header("idempotent-replayed")) == (1, 0, None)
 
 
 @on_loop
@@ -164,7 +164,7 @@ async def test_waiting_ends_and_waiters_are_bounded() -> None:
     asking = await held.running(front, Wire())
     answers = await asyncio.gather(*(front.ask() for _ in range(4)))
     assert {answer.problem for answer in answers} == {"in-progress"}
-    assert front.waiters.count == 0
+    assert front.host.waiters.count == 0
     held.go.set()
     await asking
 
@@ -447,18 +447,18 @@ async def test_a_call_that_fails_once_is_repeated(call: type[Any], fault: str) -
 @pytest.mark.parametrize(("identify", "tenant"), [(lambda scope: "before", "before"), (None, "")])
 @on_loop
 async def test_a_request_keeps_the_settings_that_it_began_with(identify: Any, tenant: str) -> None:
+    """Other settings are those of another middleware, on the same host."""
     front, wire = Front(work := Work(), identify=identify), Wire([b"{", b"}"])
-    receive = wire.receive
+    receive, made = wire.receive, list[Front]()
 
     async def receiving() -> Any:
-        front.gate, front.identify = (
-            Gate(Policy(scope="tenant"), secret="another secret of the tests"),
-            lambda scope: "after",
-        )
+        gate = Gate(Policy(scope="tenant"), secret="another secret of the tests")
+        made.append(front.under(gate, lambda scope: "after"))
         return await receive()
 
     wire.receive = receiving  # type: ignore[method-assign]
     await front.ask(wire)
+    assert {(each.host, each.gate is front.gate) for each in made} == {(front.host, False)}
     record = await front.memory.record()
     assert record is not None
     assert (record.key.tenant, record.key.scope, work.effects) == (tenant, "POST /pay", 1)

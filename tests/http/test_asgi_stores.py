@@ -177,12 +177,12 @@ async def test_shutdown_closes_only_what_is_ours() -> None:
     await stop(IdempotencyMiddleware(lifespan, store=given))
     assert given.closed == 0
     ours = IdempotencyMiddleware(lifespan, store="memory://")
-    ours.store = Closing()
+    closing = ours.host.store = Closing()
     assert [message["type"] for message in await stop(ours)] == [
         "lifespan.startup.complete",
         "lifespan.shutdown.complete",
     ]
-    assert ours.store.closed == 1
+    assert closing.closed == 1
 
 
 @on_loop

@@ -205,21 +205,25 @@ def test_a_claim_that_fails_gives_its_charge_back(serve: Serve, tenant: str) -> 
 def test_callers_that_wait_for_the_first_one_hold_no_place(serve: Serve, tenant: str) -> None:
     service = serve(in_flight="wait", wait=10)
     service.gate.clear()
-    slow = threading.Thread(target=service.ask, args=["slow"] * 20, kwargs={"tenant": tenant})
-    slow.start()
+    first, slow = (
+        threading.Thread(target=service.ask, args=["slow"] * count, kwargs={"tenant": tenant}) for count in (1, 19)
+    )
+    first.start()
     try:
         until(lambda: service.effects == ["slow"])
+        slow.start()
         until(lambda: service_waits(service) == 19)
     finally:
         service.gate.set()
     assert sorted(service.ask("1", "2", "3", "4", tenant=tenant)) == [(201, False)] * 4
+    first.join()
     slow.join()
     assert service.ask("5", tenant=tenant) == [(429, False)]
     assert sorted(service.effects) == ["1", "2", "3", "4", "slow"]
 
 
 def service_waits(service: Any) -> int:
-    count: int = service.app.waiters.count
+    count: int = service.app.host.waiters.count
     return count
 
 

@@ -343,7 +343,7 @@ def test_a_claim_whose_fate_is_not_known_is_released_in_the_background() -> None
     served()
     store.failing = ()
     released = threading.Event()
-    served.app.background.do(released.set)  # one thing after another
+    served.app.host.background.do(released.set)  # one thing after another
     assert released.wait(10)
     assert served().body == b"done"
 
@@ -358,7 +358,7 @@ def test_a_claim_that_was_interrupted_is_released_in_the_background() -> None:
     with pytest.raises(SystemExit):
         served()
     released = threading.Event()
-    served.app.background.do(released.set)
+    served.app.host.background.do(released.set)
     assert released.wait(10)
     assert served.store.get(served.key()) is None
     assert served.work.effects == 0

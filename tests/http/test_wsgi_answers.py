@@ -382,7 +382,7 @@ def test_repeats_are_accepted_and_the_monitor_tells_the_tenant(asked: dict[str, 
         assert not served(path, REMOTE_USER=user, **look).replayed, "it is the application's"
     told = served(monitor, REMOTE_USER="ann", **look)
     assert (told.line, told.body, told.replayed) == ("200 OK", b"slow", True)
-    served.app.perform = performer(FaultyStore(Read))
+    served.app.host.asker = served.app.host.asker._replace(perform=performer(FaultyStore(Read)))
     assert served(monitor, REMOTE_USER="ann", **look).kind == "store-unavailable"
 
 

@@ -166,8 +166,8 @@ def test_no_thread_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     served = serve(work, policy=Policy(lease=3600))
     with monkeypatch.context() as patched:
         patched.setattr("semel.wsgi.detached.threading.Thread.start", fail)
-        patched.setattr(served.app.keeper, "keep", lambda lease, lease_ms: None)
-        patched.setattr(served.app.keeper, "stop", lambda kept: None)
+        patched.setattr(served.app.host.keeper, "keep", lambda lease, lease_ms: None)
+        patched.setattr(served.app.host.keeper, "stop", lambda kept: None)
         assert served(**ASYNC).status == 200
     assert work.threads == ["MainThread"]
 

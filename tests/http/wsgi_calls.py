@@ -172,8 +172,10 @@ class Served:
         self.events: list[Event] = []
         settings = {"identify": lambda environ: "me", "on_event": self.events.append} | settings
         self.app = IdempotencyMiddleware(validator(self.work), store=self.store, **settings)
-        perform = self.app.perform
-        self.app.perform = lambda effect: effect.pause_ms if isinstance(effect, Pause) else perform(effect)
+        asker = self.app.host.asker
+        self.app.host.asker = asker._replace(
+            perform=lambda effect: effect.pause_ms if isinstance(effect, Pause) else asker.perform(effect)
+        )
 
     def __call__(self, path: str = "/pay", /, **request: Any) -> Answer:
         return call(self.app, path, **request)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mutants.fault import Fault
 
 MODEL, RECORDS, TABLES, PROTOCOL = "core/model.py", "core/records.py", "core/tables.py", "core/protocol.py"
-KEEPER, GATE, HTTP = "runtime/keeper.py", "http/gate.py", "core/http.py"
+KEEPER, HOST, GATE, HTTP = "runtime/keeper.py", "runtime/host.py", "http/gate.py", "core/http.py"
 BATCH, MEMORY = "stores/batching.py", "stores/memory.py"
 ADMISSION, ANSWERS, EXECUTION, POLICY = "http/admission.py", "http/answers.py", "asgi/execution.py", "core/policy.py"
 
@@ -144,8 +144,8 @@ FAULTS = [
     Fault(
         "an assumed claim",
         PROTOCOL,
-        "            decision = Undecided(error)\n        if isinstance(decision, InFlight)",
-        "            decision = Run(Lease(key, owner, 1, 1))\n        if isinstance(decision, InFlight)",
+        "            decision = Undecided(error)\n        finally:\n",
+        "            decision = Run(Lease(key, owner, 1, 1))\n        finally:\n",
     ),
     Fault(
         "an unreadable record is treated as absent",
@@ -161,15 +161,16 @@ FAULTS = [
     ),
     Fault(
         "the superseded believe that they are stored",
-        EXECUTION,
-        "        if stored is not True:\n",
-        "        if not isinstance(stored, bool):\n",
+        HOST,
+        "            if first is True:\n",
+        "            if isinstance(first, bool):\n",
+        times=2,
     ),
     Fault(
         "another request's result at first sight",
         PROTOCOL,
-        " and claimed.now_ms < record.expires_ms and record.fingerprint == fingerprint:",
-        " and claimed.now_ms < record.expires_ms:",
+        "same=record.fingerprint == fingerprint)",
+        "same=True)",
     ),
     Fault(
         "what was not stored is said to be stored",
@@ -179,9 +180,9 @@ FAULTS = [
     ),
     Fault(
         "a completion that got no answer counts as stored",
-        EXECUTION,
-        "            except StoreError as error:\n                stored = error\n",
-        "            except StoreError:\n                stored = True\n",
+        HOST,
+        "                first = await ask(complete)\n            except StoreError as error:\n                first = error\n",
+        "                first = await ask(complete)\n            except StoreError:\n                first = True\n",
     ),
     Fault(
         "renewal is not stopped",

@@ -83,7 +83,7 @@ async def shop(kind: str, urls: Mapping[str, str], size: int = 2, **options: Any
     async with POOLS[kind](url_for(kind, urls), size) as (begin, write):
         made = Shop(AsyncTransactionStore(begin, **options), write)
         yield made
-        await made.front.tasks.drain()
+        await made.front.host.tasks.drain()
         assert not made.store._twins.get().keys._claims, "a key is still open"
     if kind != "sqlite":
         assert open_transactions(urls["postgres"]) == 0
@@ -118,7 +118,7 @@ def test_a_streamed_answer_of_an_accepted_request_is_committed(kind: str, size: 
             accepted = await service.handle(pay).call(name, Prefer="respond-async")
             assert accepted.status_code == 202
             service.go_on.set()
-            await service.front.tasks.drain()
+            await service.front.host.tasks.drain()
             told = await service.client.get(accepted.headers["location"])
             assert (told.status_code, told.text) == (201, "paid")
 
@@ -144,7 +144,7 @@ def test_an_accepted_request_of_quart_is_committed(kind: str, urls: Mapping[str,
             accepted = await service.serve(app.asgi_app).call(name, Prefer="respond-async")
             assert accepted.status_code == 202
             service.go_on.set()
-            await service.front.tasks.drain()
+            await service.front.host.tasks.drain()
             told = await service.client.get(accepted.headers["location"])
             assert (told.status_code, told.text) == (201, "paid")
 

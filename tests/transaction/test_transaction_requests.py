@@ -200,7 +200,7 @@ async def serving(kind: str, url: str, size: int = 2, **options: Any) -> AsyncIt
         service = Service(AsyncTransactionStore(begin), write, **options)
         async with service.calling() as call:
             yield service, call
-            await service.app.tasks.drain()
+            await service.app.host.tasks.drain()
 
 
 def open_transactions(url: str) -> int:
@@ -332,7 +332,7 @@ def test_the_monitor_says_202_for_as_long_as_it_runs(kind: str, urls: Mapping[st
             twin = await elsewhere(name, "wait", Prefer="respond-async")
             assert twin.status_code == (503 if kind == "sqlite" else 202)  # SQLite cannot tell who writes
             service.go_on.set()
-            await service.app.tasks.drain()
+            await service.app.host.tasks.drain()
             for asked in (call, elsewhere):
                 told = await asked.monitor(accepted)
                 assert (told.status_code, told.text) == (201, "run 1")
@@ -348,7 +348,7 @@ def test_the_monitor_of_what_was_rolled_back(urls: Mapping[str, str]) -> None:
         async with serving("asyncpg", url) as (service, call):
             accepted = await call(name, "unknown", Prefer="respond-async")
             assert accepted.status_code == 202
-            await service.app.tasks.drain()
+            await service.app.host.tasks.drain()
             told = await call.monitor(accepted)
             assert told.status_code == 410
             assert "repeat the request with the same key" in told.json()["detail"]

@@ -11,17 +11,12 @@ from semel.asgi.body import KEPT, unread
 from semel.asgi.execution import Execution
 from semel.asgi.transaction import TransactionExecution
 from semel.asgi.types import Message, Receive, Scope, Send, send_response
-from semel.core.decisions import Replay
 from semel.core.fingerprint import RequestParts
 from semel.core.http import Headers
-from semel.core.protocol import usual
-from semel.core.reports import acquired
-from semel.errors import StoreError
-from semel.http.admission import Answered, Begun, Keyed, unsure
+from semel.http.admission import Answered, Keyed
 from semel.http.answers import Answers
 from semel.http.callers import ASGI_ORDER, explain
 from semel.http.gate import Admitted, Gate, Refused, too_large_body
-from semel.runtime.drive import NOT_ASKED, adrive, tell
 
 if TYPE_CHECKING:
     from semel.asgi.middleware import IdempotencyMiddleware, Identify
@@ -29,19 +24,17 @@ if TYPE_CHECKING:
 
 async def serve(
     front: IdempotencyMiddleware,
-    gate: Gate,
     admitted: Admitted,
     answers: Answers,
     scope: Scope,
     receive: Receive,
     send: Send,
 ) -> None:
-    """Answer one keyed request: ask for the claim itself, and drive the plan only if there is more to it.
+    """Answer one keyed request.
 
-    A store gives back the claim of a caller who leaves while it is being asked. What is set for the middleware may
-    change while the body comes: a request keeps what it began with.
+    A store gives back the claim of a caller who leaves while it is being asked.
     """
-    policy, identify, headers = admitted.policy, front.identify, tuple(scope["headers"])
+    gate, policy, headers = front.gate, admitted.policy, tuple(scope["headers"])
     if KEPT in scope:
         receive = unread(scope, receive)
     body = await read_body(policy.body_max, headers, receive)
@@ -50,38 +43,20 @@ async def serve(
     if isinstance(body, Refused):
         await send_response(send, gate.refuse(body, answers, scope["method"], scope["path"], headers))
         return
-    tenant = await caller_of(scope, gate, identify)
+    tenant = await caller_of(scope, gate, front.identify)
     path, raw = scope["path"], scope.get("raw_path", b"").decode("latin-1")
     if raw != path or "%" in raw or "?" in raw:  # hardly any
         raw = raw_path(path, raw)
     query = scope.get("query_string", b"").decode("latin-1")
-    # No name for the parts: whatever is alive while many wait for the store, the garbage collector walks through.
+    # Do not keep the parts in a variable: objects alive during the claim slow down garbage collection.
     claim = gate.claim(admitted, tenant, RequestParts(scope["method"].upper(), raw, query, headers, body))
     if front.transactions is not None:
         transaction = front.transactions.request()
-        keyed = Keyed(front, policy, answers, claim, headers, transaction=transaction)
+        keyed = Keyed(front.host, gate, policy, answers, claim, headers, transaction=transaction)
         await TransactionExecution(front, keyed, transaction, body, scope, receive, send).outlive_caller()
         return
-    begun: Begun | Replay | None = None
-    claimed = NOT_ASKED
-    if policy.quota is None:
-        try:
-            claimed = await front.store_call(claim)
-        except StoreError as error:
-            claimed = error
-        except BaseException:
-            front.abandon_later(unsure(claim))
-            raise
-        else:
-            begun = usual(claimed, claim.fingerprint)
-            if begun is not None and front.heard():
-                tell(front.listener, acquired(claim.key, begun, claim.owner))
-    if isinstance(begun, Replay):
-        await send_response(send, answers.replay(begun.result))
-        return
-    keyed = Keyed(front, policy, answers, claim, headers)
-    if begun is None:
-        begun = await adrive(keyed.begin(), front.perform, first=claimed)
+    keyed = Keyed(front.host, gate, policy, answers, claim, headers)
+    begun = await front.host.begin(keyed)
     if isinstance(begun, Answered):
         await send_response(send, begun.response)
     else:

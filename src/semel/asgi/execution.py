@@ -13,13 +13,10 @@ from semel.codecs.responses import NotKept
 from semel.core import http
 from semel.core.decisions import STORED, Run, Settlement, Superseded
 from semel.core.http import Response
-from semel.core.protocol import complete_for
-from semel.core.reports import settled
 from semel.core.tables import Ending
-from semel.errors import NotExecuted, OutcomeUnknown, StoreError
+from semel.errors import NotExecuted, OutcomeUnknown
 from semel.http.admission import Keyed, Unprotected
 from semel.http.answers import NO_ANSWER, Ended, known_of, without_directives
-from semel.runtime.drive import NOT_ASKED, adrive, tell
 from semel.runtime.operation import Operation, Outside, adopt, enter
 from semel.runtime.tasks import report
 
@@ -104,7 +101,7 @@ class Execution:
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         running = self._execute() if isinstance(begun, Run) else self._run_unprotected()
         context = copy_context()
-        work = self._front.tasks.spawn(running, context, ended=self._work_ended, at_once=True)
+        work = self._front.host.tasks.spawn(running, context, ended=self._work_ended, at_once=True)
         accept_s = self._keyed.accept_s
         try:
             if accept_s is None or not await self._accepted_after(work, accept_s):
@@ -121,7 +118,7 @@ class Execution:
 
     def _work_ended(self, work: asyncio.Task[None]) -> None:
         """The work has ended, and there is nothing to wait for unless somebody is still storing its answer."""
-        self._front.tasks.forget(work)
+        self._front.host.tasks.forget(work)
         if self._finishing:
             self._when_finished().add_done_callback(self._is_over)
         elif not self._over.done():  # by the caller's cancellation, or before
@@ -134,7 +131,7 @@ class Execution:
     async def _accepted_after(self, work: asyncio.Task[None], wait_s: int) -> bool:
         """Answer 202 when the work takes longer than the caller prefers to wait. The work goes on."""
         await asyncio.wait([self._over], timeout=wait_s)
-        if self._answering or work.done() or not self._front.tasks.may_detach(work):
+        if self._answering or work.done() or not self._front.host.tasks.may_detach(work):
             return False
         self._answering = True
         await send_response(self._send, self._keyed.accepted())
@@ -150,7 +147,7 @@ class Execution:
         if self._caller_left:  # nothing has begun, and nobody would get the answer
             keyed.abandon(lease)
             return
-        self._kept = front.keeper.keep(lease, lease_ms=keyed.policy.lease_ms)
+        self._kept = front.host.keeper.keep(lease, lease_ms=keyed.policy.lease_ms)
         self.operation = Operation(lease, self._kept)
         if self._scope.get("extensions"):
             self._scope["extensions"] = {
@@ -293,7 +290,7 @@ class Execution:
         """The application has not returned in the step in which it answered: nobody waits for the rest of it."""
         if self._pending is not None:
             self._stands = True
-            self._late = self._front.tasks.spawn(self._finish())
+            self._late = self._front.host.tasks.spawn(self._finish())
 
     async def _overflow(self, more: bool) -> None:
         """Too large to keep: a tombstone is stored first, then the answer streams on, whole."""
@@ -302,7 +299,7 @@ class Execution:
         undone = self.operation.nothing_was_done
         raised = self._error is not None
         done = answers.too_large(response, self._keyed.policy, nothing_done=undone, known=known, raised=raised)
-        settlement: Settlement = await asyncio.shield(self._front.tasks.spawn(self._settle(done)))
+        settlement: Settlement = await asyncio.shield(self._front.host.tasks.spawn(self._settle(done)))
         final = answers.settled(settlement, done)
         body = b"".join(self._chunks)
         self._chunks.clear()
@@ -334,7 +331,7 @@ class Execution:
             )
         except asyncio.CancelledError:
             if not self._settled:  # the store's reply was lost: the same owner asks again, and is answered alike
-                self._front.tasks.spawn(self._finish_again(done)).add_done_callback(self._is_finished)
+                self._front.host.tasks.spawn(self._finish_again(done)).add_done_callback(self._is_finished)
                 raise
             self._is_finished()
             raise
@@ -358,25 +355,11 @@ class Execution:
         await self._respond(self._keyed.answers.settled(await self._settle(done), done))
 
     async def _settle(self, done: Ended) -> Settlement:
-        """Ask for the completion itself, and drive the plan only if there is more to it."""
-        front, keyed, lease = self._front, self._keyed, self._lease
         self._ended, self._pending = True, None
-        front.keeper.stop(self._kept)
-        stored = NOT_ASKED
-        complete = complete_for(lease, done.ending, done.result, keyed.policy, done.kept_ms)
-        if complete is not None:
-            try:
-                stored = await front.store_call(complete)
-            except StoreError as error:
-                stored = error
-        if stored is not True:
-            settlement = await adrive(keyed.settle(lease, done), front.perform, first=stored)
-            self._settled = True
-            return settlement
+        self._front.host.keeper.stop(self._kept)
+        settlement = await self._front.host.settle(self._keyed, self._lease, done)
         self._settled = True
-        if front.heard():
-            tell(front.listener, settled(lease, STORED, done.result))
-        return STORED
+        return settlement
 
     async def _leave(self, ending: Ending) -> None:
         """Settle without an answer: the framework, or nobody, gives one. If an answer was given already, it stands."""

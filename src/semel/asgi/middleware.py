@@ -6,22 +6,18 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from functools import partial
+from copy import copy
 from operator import itemgetter
-from typing import Any, TypedDict
+from typing import Any, Self, TypedDict
 
 from semel.asgi.exchange import caller_of, serve
 from semel.asgi.routes import mark_in, marked_in, place_of
 from semel.asgi.types import App, Message, Receive, Scope, Send, send_response
 from semel.core import http
-from semel.core.effects import Effect
 from semel.core.http import Response
 from semel.core.policy import Policy
-from semel.core.protocol import abandon
-from semel.core.records import Lease
 from semel.core.rules import Rule
 from semel.http import marks
-from semel.http.admission import WAITERS_MAX, Waiters
 from semel.http.answers import DIRECTIVE, without_directives
 from semel.http.gate import Gate, Refused
 from semel.http.marks import SAFE, UNMARKED, Mark, Marked, see
@@ -29,10 +25,9 @@ from semel.http.monitors import Monitored
 from semel.http.published import published
 from semel.http.quota import DEFAULT_STORAGE, AsyncQuotas, counting
 from semel.runtime.arguments import check_function, check_store
-from semel.runtime.drive import OnEvent, adrive, async_asking, async_performer, ignore, logged
-from semel.runtime.keeper import AsyncKeeper
+from semel.runtime.drive import OnEvent, adrive, ignore, logged
+from semel.runtime.host import WAITERS_MAX, AsyncHost
 from semel.runtime.readiness import START_S, async_look_at
-from semel.runtime.tasks import Tasks
 from semel.store import AsyncStore, TransactionSource
 from semel.stores.open import open_async_store
 
@@ -80,9 +75,10 @@ class IdempotencyMiddleware:
         check_store(store)
         check_function(identify, "identify=")
         check_function(on_event, "on_event=")
-        listener = logged(on_event)
         bound = getattr(store, "in_transactions", False)
-        self.gate = Gate(policy, rules, publish=publish, secret=secret, on_event=listener, in_transactions=bound)
+        self.gate = Gate(
+            policy, rules, publish=publish, secret=secret, on_event=logged(on_event), in_transactions=bound
+        )
         self.owns_store = isinstance(store, str)
         opened: Any = open_async_store(store) if isinstance(store, str) else store
         if not inspect.iscoroutinefunction(opened.close):
@@ -91,22 +87,13 @@ class IdempotencyMiddleware:
                 if not bound
                 else f"{type(store).__name__} is for threads; ASGI takes semel.transaction.AsyncTransactionStore"
             )
-        self.store: AsyncStore = opened
         # Under exactly-once each request asks a store of its own, which is its transaction.
         self.transactions: TransactionSource | None = opened if bound else None
         self.identify = identify
         quotas = AsyncQuotas(quota_storage)
         if self.gate.has_quota:
             _ = quotas.limiter  # says at start-up what is missing
-        self.listener = listener
-        # Whether anybody is told what happens as a rule. What is serious is always told.
-        self.heard = partial(bool, True) if on_event is not ignore else partial(logger.isEnabledFor, logging.DEBUG)
-        self.store_call = async_asking(self.store, listener)
-        self._counting = counting(quotas)
-        self.perform = self.perform_on(self.store)
-        self.keeper = AsyncKeeper(self.store, listener)
-        self.waiters = Waiters(waiters_max)
-        self.tasks = Tasks()
+        self.host = AsyncHost(opened, on_event=on_event, others=counting(quotas), waiters_max=waiters_max)
         if identify is None:
             logger.warning(
                 self.gate.unidentified(
@@ -147,11 +134,19 @@ class IdempotencyMiddleware:
         elif isinstance(admitted, Refused):
             await send_response(send, gate.refuse(admitted, answers, method, scope["path"], headers))
         else:
-            await serve(self, gate, admitted, answers, scope, receive, send)
+            await serve(self, admitted, answers, scope, receive, send)
 
-    def perform_on(self, store: AsyncStore) -> Callable[[Effect[Any]], Awaitable[Any]]:
-        """What performs the effects of plans on `store`."""
-        return async_performer(store, self.listener, self._counting)
+    def around(self, app: App) -> Self:
+        """The same around another application, on the same host."""
+        made = copy(self)
+        made.app = app
+        return made
+
+    def under(self, gate: Gate, identify: Identify) -> Self:
+        """The same with other rules, on the same host. A request that has begun keeps the rules it began with."""
+        made = copy(self)
+        made.gate, made.identify = gate, identify
+        return made
 
     def mark(self, scope: Scope) -> Mark:
         """The mark of the endpoint that will run."""
@@ -161,15 +156,15 @@ class IdempotencyMiddleware:
         """Every marked endpoint, for the published policy."""
         return marked_in(scope, self.app)
 
-    def abandon_later(self, lease: Lease) -> None:
-        """Give back a claim whose fate is not known."""
-        self.tasks.abandon(lambda: adrive(abandon(lease), self.perform))
+    @property
+    def store(self) -> AsyncStore:
+        return self.host.store
 
     async def close(self) -> None:
         """Let begun work end, then close the store if it is ours."""
-        await self.tasks.drain()
+        await self.host.tasks.drain()
         if self.owns_store:
-            await self.store.close()
+            await self.host.store.close()
 
     async def _published(self, scope: Scope) -> Response | None:
         """The policy document, or how an accepted operation ended; None when the request is the application's."""
@@ -179,16 +174,16 @@ class IdempotencyMiddleware:
             return found
         plan = self.gate.monitor(found, await caller_of(scope, self.gate, self.identify), root)
         if self.transactions is None:
-            return await adrive(plan, self.perform)
+            return await adrive(plan, self.host.asker.perform)
         looking = self.transactions.request()
         try:
-            return await adrive(plan, self.perform_on(looking))
+            return await adrive(plan, self.host.asker_on(looking).perform)
         finally:
             await looking.end()
 
     async def look_at_store(self) -> None:
         """Log what is wrong with the store when the server starts. One that takes long is not waited for."""
-        looking = self.tasks.spawn(async_look_at(self.store))
+        looking = self.host.tasks.spawn(async_look_at(self.host.store))
         await asyncio.wait({looking}, timeout=START_S)
 
     def _lifespan(self, send: Send) -> Send:

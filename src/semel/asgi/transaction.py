@@ -28,7 +28,6 @@ from semel.errors import NotExecuted, OutcomeUnknown
 from semel.http.admission import Answered, Keyed, Unprotected
 from semel.http.answers import NO_ANSWER, Ended
 from semel.http.held import HeldBody
-from semel.runtime.drive import adrive
 from semel.runtime.operation import Operation, Outside, adopt, enter
 from semel.runtime.tasks import report
 
@@ -64,7 +63,7 @@ class TransactionExecution:
         self._front = front
         self._keyed = keyed
         self._transaction = transaction
-        self._perform = front.perform_on(transaction)
+        self._asker = front.host.asker_on(transaction)
         self._body: bytes | None = body
         self._scope = scope
         self._receive = receive
@@ -86,7 +85,7 @@ class TransactionExecution:
     async def outlive_caller(self) -> None:
         """Run in a task that goes on when the caller leaves."""
         context = copy_context()
-        work = self._front.tasks.spawn(self._work(), context)
+        work = self._front.host.tasks.spawn(self._work(), context)
         accept_s = self._keyed.accept_s
         try:
             if accept_s is None or not await self._accept_after(work, accept_s):
@@ -104,7 +103,7 @@ class TransactionExecution:
         """Answer 202 when the work takes longer than the caller prefers to wait. The work goes on."""
         await asyncio.wait({work, self._began}, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.wait({work}, timeout=wait_s)
-        if self._answering or work.done() or not self._front.tasks.may_detach(work):
+        if self._answering or work.done() or not self._front.host.tasks.may_detach(work):
             return False
         self._answering = True
         await send_response(self._send, self._keyed.accepted())
@@ -112,7 +111,7 @@ class TransactionExecution:
 
     async def _work(self) -> None:
         try:
-            begun = await adrive(self._keyed.begin(), self._perform)
+            begun = await self._front.host.begin(self._keyed, self._asker)
             match begun:
                 case Run(lease):
                     if self._caller_left:  # nothing has begun, and there is no caller to answer
@@ -262,7 +261,7 @@ class TransactionExecution:
 
     async def _settle(self, done: Ended) -> Settlement:
         """End the transaction."""
-        settlement = await adrive(self._keyed.settle(self._operation.lease, done), self._perform)
+        settlement = await self._front.host.settle(self._keyed, self._operation.lease, done, self._asker)
         self._stage = Stage.SETTLED
         return settlement
 

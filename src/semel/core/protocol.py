@@ -8,7 +8,6 @@ back: the store gives an owner its own lease again, and keeps the first result o
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import assert_never
 
 from semel.core.backoff import pauses_ms
 from semel.core.decisions import (
@@ -46,7 +45,7 @@ from semel.core.effects import (
     do,
 )
 from semel.core.policy import Policy
-from semel.core.records import NOBODY, Acquired, Claimed, Key, Lease, Occupied, Record, Result
+from semel.core.records import NOBODY, Acquired, Claimed, Key, Lease, Occupied, Result
 from semel.core.reports import acquired, settled
 from semel.core.tables import SETTLE, Disposal, Ending, Verdict, situation, verdict
 from semel.errors import RecordUnreadable, StoreError, StoreTimeout, StoreUnavailable
@@ -59,15 +58,19 @@ ABANDON_MS = 86_400_000
 A day is longer than most outages. The record of a claim that was granted after all is unknown then, for an operator."""
 
 
+First = Claimed | StoreError | None
+"""What became of a claim that was asked for before its plan began; None when it was not."""
+
+
 def claim_for(key: Key, fingerprint: str, owner: str, policy: Policy) -> Claim:
-    """The first effect of `acquire`."""
+    """What is asked of the store for a call: for this key, by this owner."""
     return Claim(key, fingerprint, owner, policy.lease_ms, policy.claimed_ms, policy.takeover)
 
 
 def complete_for(
     lease: Lease, ending: Ending, result: Result | None, policy: Policy, kept_ms: int | None
 ) -> Complete | None:
-    """The first effect of `settle`, if the key is to be completed."""
+    """What is asked of the store at the end, if the key is to be completed."""
     if SETTLE[ending] is not Disposal.COMPLETE:
         return None
     if result is None:
@@ -75,51 +78,30 @@ def complete_for(
     return Complete(lease, result, kept_ms or policy.retention_ms, policy.refuse_ms)
 
 
-def usual(claimed: Claimed, fingerprint: str) -> Run | Replay | None:
-    """What nearly every claim finds, without a plan: nothing, or the result of this very request.
-
-    None leaves the reply to `acquire`, which decides everything else; of these two it would say the same.
-    """
+def decide(claimed: Claimed, fingerprint: str) -> Decision:
+    """Say what a claim's reply means for the caller: the only reader of the table, for every front."""
     if isinstance(claimed, Acquired):
         return Run(claimed.lease)
-    record = claimed.record
-    result = record.result
-    if result is not None and claimed.now_ms < record.expires_ms and record.fingerprint == fingerprint:
-        return Replay(record, result)
-    return None
+    record, now_ms = claimed.record, claimed.now_ms
+    found = verdict(situation(record, now_ms, takeover=False), same=record.fingerprint == fingerprint)
+    if found is Verdict.REPLAY and record.result is not None:
+        return Replay(record, record.result)
+    if found is Verdict.IN_FLIGHT:
+        return InFlight(record, record.lease_until_ms - now_ms)
+    if found is Verdict.MISMATCH:
+        return Mismatch()
+    if found is Verdict.EXPIRED:
+        return Expired()
+    return Unknown(record)  # also if a store does not grant what it could: the outcome has to be asked for again
 
 
-def decide(claimed: Claimed, fingerprint: str, policy: Policy) -> Decision:
-    """Say what a claim's reply means for the caller."""
-    match claimed:
-        case Acquired(lease):
-            return Run(lease)
-        case Occupied(record, now_ms):
-            where = situation(record, now_ms, takeover=False)
-            return _means(verdict(where, same=record.fingerprint == fingerprint), record, now_ms)
-        case _:
-            assert_never(claimed)
+def acquire(
+    key: Key, fingerprint: str, owner: str, policy: Policy, *, wait_ms: int | None = None, first: First = None
+) -> Plan[Decision]:
+    """Claim the key, waiting for the first call if the policy (or `wait_ms`) says so.
 
-
-def _means(found: Verdict, record: Record, now_ms: int) -> Decision:
-    match found:
-        case Verdict.MISMATCH:
-            return Mismatch()
-        case Verdict.EXPIRED:
-            return Expired()
-        case Verdict.IN_FLIGHT:
-            return InFlight(record, record.lease_until_ms - now_ms)
-        case Verdict.REPLAY if record.result is not None:
-            return Replay(record, record.result)
-        case _:  # a store that does not grant what it could leaves the outcome to be asked for again
-            return Unknown(record)
-
-
-def acquire(key: Key, fingerprint: str, owner: str, policy: Policy, *, wait_ms: int | None = None) -> Plan[Decision]:
-    """Claim the key, waiting for the first one if the policy (or `wait_ms`) says so.
-
-    The decision is reported as an event. Whoever stops this plan before its end must `abandon` the claim: it may have
-    been granted.
+    `first` is what became of the claim that the front has asked for itself; without one the plan asks. The decision is
+    reported as an event. Whoever stops this plan before its end must `abandon` the claim: it may have been granted.
     """
     claim = claim_for(key, fingerprint, owner, policy)
     if wait_ms is None:
@@ -130,11 +112,13 @@ def acquire(key: Key, fingerprint: str, owner: str, policy: Policy, *, wait_ms: 
         try:
             repeated = False
             try:
-                claimed: Claimed = yield _by(due_ms, claim)
+                if isinstance(first, StoreError):
+                    raise first
+                claimed: Claimed = (yield _by(due_ms, claim)) if first is None else first
             except StoreUnavailable as error:
                 due_ms = error.due_ms  # of all that follows, until the caller waits for another one's work
                 claimed, repeated = (yield from _read_back(claim, error)), True
-            decision = decide(claimed, fingerprint, policy)
+            decision = decide(claimed, fingerprint)
             if repeated and isinstance(decision, Run):
                 # Its lease may be nearly over, or in other hands: work begins with a whole one.
                 lease = yield from _ask(_by(due_ms, Renew(decision.lease, policy.lease_ms)))
@@ -145,6 +129,8 @@ def acquire(key: Key, fingerprint: str, owner: str, policy: Policy, *, wait_ms: 
             decision = Unreadable(error)
         except StoreError as error:
             decision = Undecided(error)
+        finally:
+            first = None
         if isinstance(decision, InFlight) and wait_ms > 0:  # what the claims take is part of the wait
             now_ms = yield from do(Pause(0))
             until_ms = now_ms + wait_ms if until_ms is None else until_ms
@@ -162,16 +148,24 @@ def acquire(key: Key, fingerprint: str, owner: str, policy: Policy, *, wait_ms: 
 
 
 def settle(
-    lease: Lease, ending: Ending, result: Result | None, policy: Policy, *, fingerprint: str, kept_ms: int | None = None
+    lease: Lease,
+    ending: Ending,
+    result: Result | None,
+    policy: Policy,
+    *,
+    fingerprint: str,
+    kept_ms: int | None = None,
+    first: bool | StoreError | None = None,
 ) -> Plan[Settlement]:
     """End the attempt as the table says. Renewal must have stopped.
 
     `kept_ms` overrides the policy's retention for one answer; how long its key is refused afterwards stays as it is.
+    `first` is what became of the completion that the front has asked for itself.
     """
     complete = complete_for(lease, ending, result, policy, kept_ms)
     settlement: Settlement
     if complete is not None:
-        settlement = yield from _store(complete, fingerprint, policy)
+        settlement = yield from _store(complete, fingerprint, policy, first)
     elif SETTLE[ending] is Disposal.RELEASE:
         settlement = yield from _give_back(lease, fingerprint, policy)
     else:
@@ -232,10 +226,12 @@ def _outlast(doubts: frozenset[str]) -> Plan[None]:
             return
 
 
-def _store(complete: Complete, fingerprint: str, policy: Policy) -> Plan[Settlement]:
+def _store(complete: Complete, fingerprint: str, policy: Policy, first: bool | StoreError | None) -> Plan[Settlement]:
     try:
         try:
-            ours: bool = yield complete
+            if isinstance(first, StoreError):
+                raise first
+            ours: bool = (yield complete) if first is None else first
         except StoreError as error:
             ours = yield from _again(complete, error, _may_change, budget_ms=policy.lease_ms)
         if ours:

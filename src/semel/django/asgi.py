@@ -44,7 +44,7 @@ async def drain() -> None:
     """Let begun work end, within a bound, and close the store if a URL names it. For the end of a server."""
     front = _front()
     if front is not None:
-        await front.tasks.drain()
+        await front.host.tasks.drain()
         if isinstance(front.config.store, str):
             await front.store.close()
 

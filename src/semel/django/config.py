@@ -15,9 +15,9 @@ from django.utils.module_loading import import_string
 from semel.core import http
 from semel.core.policy import Policy
 from semel.core.rules import Rule
-from semel.http.admission import WAITERS_MAX
 from semel.http.quota import DEFAULT_STORAGE
 from semel.runtime.drive import OnEvent, ignore
+from semel.runtime.host import WAITERS_MAX
 from semel.store import AsyncStore, Store, TransactionSource
 
 T = TypeVar("T")

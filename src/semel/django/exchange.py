@@ -17,7 +17,7 @@ from semel.core.http import Headers
 from semel.core.records import Lease
 from semel.core.tables import Ending
 from semel.django.wire import django_response, parts_of, response_of, strip_directives
-from semel.http.admission import Answered, Keyed, Unprotected
+from semel.http.admission import Answered, Begun, Keyed, Unprotected
 from semel.http.answers import NO_ANSWER, TRACEBACK, Answers, Ended
 from semel.http.gate import Admitted
 from semel.runtime.keeper import Kept
@@ -64,7 +64,7 @@ class Exchange:
         self.settled = False
         # Under exactly-once the request asks a store of its own, which is its transaction.
         self.transaction: Any = front.new_transaction()
-        self.perform = front.perform if self.transaction is None else front.perform_on(self.transaction)
+        self.asker: Any = front.host.asker if self.transaction is None else front.host.asker_on(self.transaction)
         self.held_max = 0 if self.transaction is None else self.transaction.held_max
         self._kept: Kept | None = None
         self._ended: Ended | None = None
@@ -75,12 +75,13 @@ class Exchange:
         """The work has begun and its answer is not settled yet."""
         return self.operation is not None and not self.open and not self.settled
 
-    def begin(self, tenant: str | None) -> Plan[HttpResponse | None]:
-        """Claim the key. None means that the work may run."""
+    def key(self, tenant: str | None) -> Keyed:
+        """The request as one with a key of this tenant's."""
         asked_at = self.request.path_info if self.in_view else ""
         claim = self.front.gate.claim(self.admitted, tenant, self.parts)
         self.keyed = Keyed(
-            self.front,
+            self.front.host,
+            self.front.gate,
             self.policy,
             self.answers,
             claim,
@@ -88,7 +89,11 @@ class Exchange:
             asked_at=asked_at,
             transaction=self.transaction,
         )
-        begun = yield from self.keyed.begin()
+        return self.keyed
+
+    def begun(self, begun: Begun) -> HttpResponse | None:
+        """What became of the claim. None means that the work may run."""
+        assert self.keyed is not None
         match begun:
             case Run(lease) if self.caller_left:  # nothing has begun, and nobody would get the answer
                 self.keyed.abandon(lease)
@@ -110,7 +115,7 @@ class Exchange:
 
     def _start(self, lease: Lease) -> None:
         if self.transaction is None:
-            self._kept = self.front.keeper.keep(lease, lease_ms=self.policy.lease_ms)
+            self._kept = self.front.host.keeper.keep(lease, lease_ms=self.policy.lease_ms)
         self._enter(Operation(lease, self._kept, self.transaction))
 
     def _enter(self, operation: Operation) -> None:
@@ -212,7 +217,7 @@ class Exchange:
         assert self.keyed is not None
         self.settled = True
         if self._kept is not None:
-            self.front.keeper.stop(self._kept)
+            self.front.host.keeper.stop(self._kept)
         settlement = yield from self.keyed.settle(self.operation.lease, ended)
         if isinstance(settlement, Superseded) or ended is self._ended:
             instead = django_response(self.answers.settled(settlement, ended))

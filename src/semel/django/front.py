@@ -20,28 +20,21 @@ from django.core.signals import got_request_exception, setting_changed
 from django.http import HttpRequest, HttpResponse
 from django.utils.log import log_response
 
-from semel.core.effects import Effect, Plan
-from semel.core.protocol import abandon
-from semel.core.records import Lease
+from semel.core.effects import Plan
 from semel.django import config
 from semel.django.config import Config
 from semel.django.exchange import ATTRIBUTE, Exchange
 from semel.django.wire import encoded
 from semel.errors import SemelError
-from semel.http.admission import Waiters
 from semel.http.callers import DJANGO_ORDER, explain
 from semel.http.gate import Gate
 from semel.http.quota import AsyncQuotas, Quotas, counting
-from semel.runtime.background import Background
-from semel.runtime.drive import adrive, async_performer, drive, logged, performer
-from semel.runtime.keeper import AsyncKeeper, Keeper
+from semel.runtime.drive import adrive, drive, logged
+from semel.runtime.host import Asker, AsyncAsker, AsyncHost, Host
 from semel.runtime.readiness import async_look_at, look_at
-from semel.runtime.tasks import Tasks
-from semel.store import AsyncStore, Store
 from semel.stores.open import open_async_store, open_store
 
 T = TypeVar("T")
-Perform = Callable[[Effect[Any]], Any]
 logger = logging.getLogger("semel")
 
 
@@ -51,14 +44,13 @@ class Shared:
     def __init__(self, given: Config) -> None:
         self.config = given
         self.in_transactions: bool = getattr(given.store, "in_transactions", False)
-        self.listener = logged(given.on_event)
         try:
             self.gate = Gate(
                 given.policy,
                 given.rules,
                 publish=given.publish,
                 secret=given.secret,
-                on_event=self.listener,
+                on_event=logged(given.on_event),
                 in_transactions=self.in_transactions,
             )
         except SemelError as error:
@@ -68,7 +60,6 @@ class Shared:
                 'settings.SEMEL["store"] is "django", whose tables are made by the migrations of "semel.django": '
                 "add it to INSTALLED_APPS"
             )
-        self.waiters = Waiters(given.waiters_max)
         # Django's own database is looked at by `manage.py check`, and never on a connection that no request closes.
         self._looked = given.on_django or self.in_transactions
         if given.identify is None:
@@ -110,34 +101,23 @@ class Front(Shared):
                 'settings.SEMEL["identify"] is a coroutine function, and this handler is synchronous '
                 "(or a middleware after ours is)"
             )
-        self.keeper = Keeper(self.store, self.listener)
-        self.background = Background()
         quotas = Quotas(given.quota_storage)
         if self.gate.has_quota:
             _ = quotas.limiter  # says at start-up what is missing
-        self._counting = counting(quotas)
-        self.perform = self.perform_on(self.store)
-
-    def perform_on(self, store: Store) -> Perform:
-        """What performs the effects of plans on `store`."""
-        return performer(store, self.listener, self._counting)
+        self.host = Host(self.store, on_event=given.on_event, others=counting(quotas), waiters_max=given.waiters_max)
 
     def new_transaction(self) -> Any:
         """The transaction of a request, where the store gives each request one; else None."""
         return self.store.request() if self.in_transactions else None
 
-    def run(self, plan: Plan[T], perform: Perform | None = None) -> T:
-        return drive(plan, perform or self.perform)
+    def run(self, plan: Plan[T], asker: Asker | None = None) -> T:
+        return drive(plan, (asker or self.host.asker).perform)
 
     def look_once(self) -> None:
         """Log what is wrong with the store, when the first request comes. In the background."""
         if not self._looked:
             self._looked = True
-            self.background.do(lambda: look_at(self.store))
-
-    def abandon_later(self, lease: Lease) -> None:
-        """Give back a claim whose fate is not known."""
-        self.background.do(lambda: drive(abandon(lease), self.perform))
+            self.host.background.do(lambda: look_at(self.store))
 
     def tenant(self, request: HttpRequest) -> str | None:
         """Who calls: what `identify` says, else the authenticated user, else whoever holds these credentials."""
@@ -153,7 +133,7 @@ class Front(Shared):
     authenticated = tenant
 
     def begin(self, exchange: Exchange) -> HttpResponse | None:
-        return self.run(exchange.begin(self.tenant(exchange.request)), exchange.perform)
+        return exchange.begun(self.host.begin(exchange.key(self.tenant(exchange.request)), exchange.asker))
 
     begin_in_view = begin
 
@@ -164,34 +144,26 @@ class AsyncFront(Shared):
     def __init__(self, given: Config) -> None:
         super().__init__(given)
         self.store: Any = _opened(given, open_async_store, wants_async=True)
-        self.keeper = AsyncKeeper(self.store, self.listener)
         quotas = AsyncQuotas(given.quota_storage)
         if self.gate.has_quota:
             _ = quotas.limiter
-        self._counting = counting(quotas)
-        self.perform = self.perform_on(self.store)
-        self.tasks = Tasks()
+        self.host = AsyncHost(
+            self.store, on_event=given.on_event, others=counting(quotas), waiters_max=given.waiters_max
+        )
         self.drained = False
         """Whether somebody waits for the tasks when the server stops: `semel.django.asgi` does."""
         self._warned = False
 
-    def perform_on(self, store: AsyncStore) -> Perform:
-        return async_performer(store, self.listener, self._counting)
-
     def new_transaction(self) -> Any:
         return self.store.request() if self.in_transactions else None
 
-    async def run(self, plan: Plan[T], perform: Perform | None = None) -> T:
-        return await adrive(plan, perform or self.perform)
+    async def run(self, plan: Plan[T], asker: AsyncAsker | None = None) -> T:
+        return await adrive(plan, (asker or self.host.asker).perform)
 
     def look_once(self) -> None:
         if not self._looked:
             self._looked = True
-            self.tasks.spawn(async_look_at(self.store))
-
-    def abandon_later(self, lease: Lease) -> None:
-        """Give back a claim whose fate is not known."""
-        self.tasks.abandon(lambda: self.run(abandon(lease)))
+            self.host.tasks.spawn(async_look_at(self.store))
 
     def may_detach(self, work: asyncio.Task[Any]) -> bool:
         """Whether the work may go on without its caller."""
@@ -201,7 +173,7 @@ class AsyncFront(Shared):
                 "An operation was accepted with 202, and nobody tells when this server stops: what has not ended then "
                 "is cut off, and its outcome unknown. Serve semel.django.asgi.get_asgi_application(), with lifespan on."
             )
-        return self.tasks.may_detach(work)
+        return self.host.tasks.may_detach(work)
 
     async def tenant(self, request: HttpRequest) -> str | None:
         """The same. A plain `identify` may look at `request.user`, which blocks, so it is called in Django's thread."""
@@ -227,7 +199,8 @@ class AsyncFront(Shared):
         return name
 
     async def begin(self, exchange: Exchange) -> HttpResponse | None:
-        return await self.run(exchange.begin(await self.tenant(exchange.request)), exchange.perform)
+        keyed = exchange.key(await self.tenant(exchange.request))
+        return exchange.begun(await self.host.begin(keyed, exchange.asker))
 
     def begin_in_view(self, exchange: Exchange) -> HttpResponse | None:
         """For a view in a thread: the claim is made in the event loop that the store belongs to."""
@@ -235,7 +208,8 @@ class AsyncFront(Shared):
         return answer
 
     async def _begin_authenticated(self, exchange: Exchange) -> HttpResponse | None:
-        return await self.run(exchange.begin(await self.authenticated(exchange.request)), exchange.perform)
+        keyed = exchange.key(await self.authenticated(exchange.request))
+        return exchange.begun(await self.host.begin(keyed, exchange.asker))
 
 
 AnyFront = Front | AsyncFront

@@ -47,7 +47,7 @@ class AsyncMiddleware(Middleware[AsyncFront]):
         """Serve in a task of its own; what it changes in its context is ours afterwards, as if it were not another."""
         context = contextvars.copy_context()
         setattr(request, BEGUN, asyncio.Event())
-        work = self.front.tasks.spawn(self._serve(request), context)
+        work = self.front.host.tasks.spawn(self._serve(request), context)
         try:
             return await self._accepted(request, work) or await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -94,7 +94,7 @@ class AsyncMiddleware(Middleware[AsyncFront]):
             response: HttpResponseBase = await self.get_response(request)
         except BaseException as error:
             if (exchange := exchange_of(request)) is not None:
-                await self.front.run(exchange.interrupted(error), exchange.perform)
+                await self.front.run(exchange.interrupted(error), exchange.asker)
             raise
         exchange = exchange_of(request)
         return unprotected(response) if exchange is None else await self._finish(exchange, response)
@@ -116,9 +116,9 @@ class AsyncMiddleware(Middleware[AsyncFront]):
             except Exception as error:
                 response = self.failed(exchange, error)
             except BaseException as error:
-                await self.front.run(exchange.interrupted(error), exchange.perform)
+                await self.front.run(exchange.interrupted(error), exchange.asker)
                 raise
-        return await self.front.run(exchange.finish(response, body), exchange.perform)
+        return await self.front.run(exchange.finish(response, body), exchange.asker)
 
     async def _published(self, request: HttpRequest) -> Response | None:
         monitored = self.published(request)
@@ -135,6 +135,6 @@ class AsyncMiddleware(Middleware[AsyncFront]):
         if looking is None:
             return await self.front.run(plan)
         try:
-            return await self.front.run(plan, self.front.perform_on(looking))
+            return await self.front.run(plan, self.front.host.asker_on(looking))
         finally:
             await looking.end()

@@ -42,7 +42,7 @@ class SyncMiddleware(Middleware[Front]):
             response: HttpResponseBase = self.get_response(request)
         except BaseException as error:
             if (exchange := exchange_of(request)) is not None:
-                self.front.run(exchange.interrupted(error), exchange.perform)
+                self.front.run(exchange.interrupted(error), exchange.asker)
             raise
         exchange = exchange_of(request)
         return unprotected(response) if exchange is None else self._finish(exchange, response)
@@ -62,9 +62,9 @@ class SyncMiddleware(Middleware[Front]):
             except Exception as error:
                 response = self.failed(exchange, error)
             except BaseException as error:
-                self.front.run(exchange.interrupted(error), exchange.perform)
+                self.front.run(exchange.interrupted(error), exchange.asker)
                 raise
-        return self.front.run(exchange.finish(response, body), exchange.perform)
+        return self.front.run(exchange.finish(response, body), exchange.asker)
 
     def _published(self, request: HttpRequest) -> Response | None:
         monitored = self.published(request)
@@ -81,6 +81,6 @@ class SyncMiddleware(Middleware[Front]):
         if looking is None:
             return self.front.run(plan)
         try:
-            return self.front.run(plan, self.front.perform_on(looking))
+            return self.front.run(plan, self.front.host.asker_on(looking))
         finally:
             looking.end()

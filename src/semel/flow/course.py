@@ -20,7 +20,8 @@ from semel.errors import InProgress, KeyReused, Misuse, OutcomeUnknown
 from semel.flow.definition import INSTANCE_BYTES, Definition, Life, R
 from semel.flow.steps import In, Turn
 from semel.flow.turns import ROUNDS_MAX, Attempt, Overtaken
-from semel.runtime.calls import Call, Ended, Found, Front, ResolveSeen, refusal
+from semel.runtime.calls import Call, Ended, Found, ResolveSeen, refusal
+from semel.runtime.host import AnyHost
 from semel.runtime.options import NotDone
 
 PLAN = "plan"
@@ -39,7 +40,7 @@ class LetGo(Effect[None], frozen=True):
 class Course(Generic[In, R]):
     """One attempt at the flow of `key`."""
 
-    def __init__(self, definition: Definition[In, R], key: Key, front: Front) -> None:
+    def __init__(self, definition: Definition[In, R], key: Key, front: AnyHost) -> None:
         self._definition = definition
         self._key = key
         self._front = front
@@ -65,8 +66,8 @@ class Course(Generic[In, R]):
 
     def resume(self, life: Life) -> Plan[Outcome[R]]:
         """Claim the flow and walk it to its end, or leave it so that somebody else can at once."""
-        call = Call[R](self._key, life.fingerprint, self._owner, self._definition.settings)
-        begun = yield from call.begin(self._front)
+        call = Call[R](self._key, life.fingerprint, self._owner, self._definition.settings, self._front)
+        begun = yield from call.begin()
         if isinstance(begun, Found):
             return begun.outcome
         lease = begun.lease
@@ -78,14 +79,14 @@ class Course(Generic[In, R]):
             return (yield from self._held_now(life))
         except Exception:
             yield from do(LetGo())
-            yield from call.finish(lease, Ended(Ending.UNCERTAIN))
+            yield from call.settle(lease, Ended(Ending.UNCERTAIN))
             raise
         yield from do(LetGo())
         if isinstance(outcome, Returned):
             ended = call.returned(outcome.value, nothing_done=False)
         else:
             ended = call.raised(outcome.error, nothing_done=False)
-        found = call.held((yield from call.finish(lease, ended)))
+        found = call.held((yield from call.settle(lease, ended)))
         return outcome if found is None else found.outcome
 
     def _walk(self, life: Life, lease: Lease) -> Plan[Returned[R] | Raised]:
@@ -113,7 +114,7 @@ class Course(Generic[In, R]):
         """An overtaken attempt has no answer of its own: it gives what the store holds."""
         settings = self._definition.settings
         seen = yield from look(self._key, self._owner, settings.policy)
-        decision = Unknown(None) if seen is None else decide(seen, life.fingerprint, settings.policy)
+        decision = Unknown(None) if seen is None else decide(seen, life.fingerprint)
         if isinstance(decision, Replay):
             return settings.values.decode(decision.result)
         assert not isinstance(decision, Run)

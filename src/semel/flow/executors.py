@@ -18,7 +18,7 @@ from semel.flow.steps import FlowOperation
 from semel.flow.turns import Ended, Failed, Fenced, Invoke, Transact
 from semel.runtime.calls import ResolveSeen
 from semel.runtime.drive import adrive, async_performer, drive, logged, performer
-from semel.runtime.host import AsyncFront, Front
+from semel.runtime.host import AsyncHost, Host
 from semel.runtime.keeper import Kept
 from semel.runtime.operation import current_operation, enter
 from semel.runtime.tasks import report
@@ -35,7 +35,7 @@ class Executor:
     """Performs one plan at a time, for threads."""
 
     def __init__(
-        self, front: Front, definition: Definition[Any, Any], begin: Begin | None, seal: Seal | None = None
+        self, front: Host, definition: Definition[Any, Any], begin: Begin | None, seal: Seal | None = None
     ) -> None:
         self._front = front
         self._definition = definition
@@ -114,7 +114,7 @@ class AsyncExecutor:
     """The same for tasks."""
 
     def __init__(
-        self, front: AsyncFront, definition: Definition[Any, Any], begin: AsyncBegin | None, seal: Seal | None = None
+        self, front: AsyncHost, definition: Definition[Any, Any], begin: AsyncBegin | None, seal: Seal | None = None
     ) -> None:
         self._front = front
         self._definition = definition

@@ -16,7 +16,7 @@ from semel.flow.recovery import Recovered, recovering
 from semel.flow.steps import In, Step, Turn
 from semel.runtime.arguments import check_options
 from semel.runtime.calls import not_kept
-from semel.runtime.host import async_front_of, front_of
+from semel.runtime.host import async_host_of, host_of
 from semel.runtime.options import Options
 from semel.store import AsyncInspectable, AsyncResolvable, AsyncStore, Inspectable, Resolvable, Store
 
@@ -43,7 +43,7 @@ class Flow(Generic[In, R]):
         check_options(options, Options, Flow)
         self._definition = Definition(name, steps, input, returns, options)
         self._definition.check_color(asynchronous=False, transaction=transaction)
-        self._front = front_of(store)
+        self._front = host_of(store)
         self._transaction = transaction
         _check_able(self._front.store, Resolvable, Inspectable)
         self._seal = self._definition.find_seal(self._front.store)
@@ -91,7 +91,7 @@ class AsyncFlow(Generic[In, R]):
         check_options(options, Options, AsyncFlow)
         self._definition = Definition(name, steps, input, returns, options)
         self._definition.check_color(asynchronous=True, transaction=transaction)
-        self._front = async_front_of(store)
+        self._front = async_host_of(store)
         self._transaction = transaction
         _check_able(self._front.store, AsyncResolvable, AsyncInspectable)
         self._seal = self._definition.find_seal(self._front.store)

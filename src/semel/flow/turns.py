@@ -32,7 +32,8 @@ from semel.core.tables import Ending
 from semel.errors import InProgress, NotExecuted, OutcomeUnknown, ResultNotKept, StoreError
 from semel.flow.definition import Definition, Life
 from semel.flow.steps import In, Turn
-from semel.runtime.calls import Front, ResolveSeen, refusal
+from semel.runtime.calls import ResolveSeen, refusal
+from semel.runtime.host import AnyHost
 
 Found = Returned[Any] | Raised | Replay | InFlight | Unknown | Mismatch | Expired
 ROUNDS_MAX = 10
@@ -77,7 +78,7 @@ class Overtaken(Exception):
 class Attempt(Generic[In]):
     """The right to take the steps of a flow, as long as `lease` is the flow's."""
 
-    def __init__(self, definition: Definition[In, Any], life: Life, lease: Lease, input: In, front: Front) -> None:
+    def __init__(self, definition: Definition[In, Any], life: Life, lease: Lease, input: In, front: AnyHost) -> None:
         self._definition = definition
         self._life = life
         self._lease = lease
@@ -133,7 +134,7 @@ class Attempt(Generic[In]):
             case Returned():
                 return ended
             case Occupied():
-                return _held(decide(ended, printed, policy))
+                return _held(decide(ended, printed))
             case Fenced():
                 raise Overtaken
             case Failed(error):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import secrets
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Generic, TypeVar, Unpack, assert_never, overload
@@ -26,8 +26,8 @@ from semel.core.records import Key, Record
 from semel.errors import Misuse, OutcomeUnknown, ResultNotKept, Superseded
 from semel.runtime.arguments import check_options
 from semel.runtime.calls import Answer, Ask, Call, Ended, Found, ResolveSeen, Unprotected, answered, not_kept
-from semel.runtime.drive import adrive, drive, logged
-from semel.runtime.host import AsyncFront, Front, async_front_of, front_of
+from semel.runtime.drive import ignore, logged
+from semel.runtime.host import Asker, AsyncAsker, AsyncHost, Host, async_host_of, host_of
 from semel.runtime.keeper import Kept
 from semel.runtime.operation import BlockOperation, Operation, current_operation, enter, held_lease
 from semel.runtime.options import Options, Settings, block_key
@@ -52,9 +52,11 @@ class Block(Generic[R]):
         self._store = store
         self._settings = settings
         self._ask: Callable[[], object] | None = reconcile or settings.reconcile
-        printed = function_digest([b"function", settings.values.canonical(fingerprint)])
-        self._call = Call(key, printed, secrets.token_urlsafe(16), settings)
-        self._front: Front | AsyncFront | None = None
+        self._key = key
+        self._printed = function_digest([b"function", settings.values.canonical(fingerprint)])
+        self._listener = logged(settings.on_event)
+        self._call: Call[R]
+        self._host: Host | AsyncHost | None = None
         self._operation: BlockOperation[R] | None = None
         self._outer: Operation | None = None
         self._kept: Kept | None = None
@@ -69,34 +71,36 @@ class Block(Generic[R]):
     # Sync
 
     def __enter__(self) -> BlockOperation[R]:
-        front: Front = self._once(front_of)
+        host: Host = self._once(host_of)
         if inspect.iscoroutinefunction(self._ask):
             raise TypeError("reconcile= is a coroutine function: use `async with`, or give a plain function")
-        self._check_resolvable(front.store, Resolvable)
-        return self._begun(drive(self._call.begin(front), self._perform(front)), front)
+        self._check_resolvable(host.store, Resolvable)
+        return self._begun(host.begin(self._call, self._asker(host), self._listener), host)
 
     def __exit__(self, kind: ErrorType, error: BaseException | None, _: TracebackType | None) -> None:
-        front, operation = self._front, self._left()
-        assert isinstance(front, Front)
+        host, operation = self._host, self._left()
+        assert isinstance(host, Host)
         ended = self._ended(operation, error)
         if ended is not None:
-            settlement = drive(self._call.finish(operation.lease, ended), self._perform(front))
+            settlement = host.settle(self._call, operation.lease, ended, self._asker(host), self._listener)
             self._settled(operation, ended, settlement, error)
 
-    def _perform(self, front: Front) -> Callable[[Effect[Any]], Any]:
-        plain = front.perform(self._settings.on_event)
+    def _asker(self, host: Host) -> Asker:
+        plain = host.asker if self._settings.on_event is ignore else host.asker_on(host.store, self._listener)
+        if self._ask is None:
+            return plain
 
         def perform(effect: Effect[Any]) -> Any:
             match effect:
                 case Ask(record):
                     return self._answer(record)
                 case ResolveSeen(seen, result, retention_ms):
-                    assert isinstance(front.store, Resolvable)
-                    return front.store.resolve(seen, result, retention_ms=retention_ms)
+                    assert isinstance(host.store, Resolvable)
+                    return host.store.resolve(seen, result, retention_ms=retention_ms)
                 case _:
-                    return plain(effect)
+                    return plain.perform(effect)
 
-        return perform
+        return plain._replace(perform=perform)
 
     def _answer(self, record: Record) -> Answer:
         with self._asked_about(record):
@@ -108,18 +112,20 @@ class Block(Generic[R]):
     # Async
 
     async def __aenter__(self) -> BlockOperation[R]:
-        front: AsyncFront = self._once(async_front_of)
-        self._check_resolvable(front.store, AsyncResolvable)
-        return self._begun(await adrive(self._call.begin(front), self._aperform(front)), front)
+        host: AsyncHost = self._once(async_host_of)
+        self._check_resolvable(host.store, AsyncResolvable)
+        return self._begun(await host.begin(self._call, self._async_asker(host), self._listener), host)
 
     async def __aexit__(self, kind: ErrorType, error: BaseException | None, _: TracebackType | None) -> None:
-        front, operation = self._front, self._left()
-        assert isinstance(front, AsyncFront)
+        host, operation = self._host, self._left()
+        assert isinstance(host, AsyncHost)
         ended = self._ended(operation, error)
         if ended is None:
             return
-        # In a task of its own: the work is done, and who cancels its caller must not make its outcome unknown.
-        task = front.tasks.spawn(adrive(self._call.finish(operation.lease, ended), self._aperform(front)))
+        # In a task of its own: the work is done, and cancelling its caller must not make its outcome unknown.
+        task = host.tasks.spawn(
+            host.settle(self._call, operation.lease, ended, self._async_asker(host), self._listener)
+        )
         try:
             settlement = await asyncio.shield(task)
         finally:
@@ -127,20 +133,22 @@ class Block(Generic[R]):
                 task.add_done_callback(report)
         self._settled(operation, ended, settlement, error)
 
-    def _aperform(self, front: AsyncFront) -> Callable[[Effect[Any]], Awaitable[Any]]:
-        plain = front.perform(self._settings.on_event)
+    def _async_asker(self, host: AsyncHost) -> AsyncAsker:
+        plain = host.asker if self._settings.on_event is ignore else host.asker_on(host.store, self._listener)
+        if self._ask is None:
+            return plain
 
         async def perform(effect: Effect[Any]) -> Any:
             match effect:
                 case Ask(record):
                     return await self._aanswer(record)
                 case ResolveSeen(seen, result, retention_ms):
-                    assert isinstance(front.store, AsyncResolvable)
-                    return await front.store.resolve(seen, result, retention_ms=retention_ms)
+                    assert isinstance(host.store, AsyncResolvable)
+                    return await host.store.resolve(seen, result, retention_ms=retention_ms)
                 case _:
-                    return await plain(effect)
+                    return await plain.perform(effect)
 
-        return perform
+        return plain._replace(perform=perform)
 
     async def _aanswer(self, record: Record) -> Answer:
         with self._asked_about(record):
@@ -152,11 +160,12 @@ class Block(Generic[R]):
 
     # Both
 
-    def _once(self, front_for: Callable[[Store | AsyncStore | str], Any]) -> Any:
-        if self._front is not None:
+    def _once(self, find_host: Callable[[Store | AsyncStore | str], Any]) -> Any:
+        if self._host is not None:
             raise Misuse("a block is entered once: call semel.operation(…) again for every call")
-        self._front = front_for(self._store)
-        return self._front
+        host = self._host = find_host(self._store)
+        self._call = Call(self._key, self._printed, secrets.token_urlsafe(16), self._settings, host)
+        return host
 
     def _check_resolvable(self, store: object, resolvable: type) -> None:
         if self._ask is not None and not isinstance(store, resolvable):
@@ -183,11 +192,11 @@ class Block(Generic[R]):
             return Raised(error)
         raise OutcomeUnknown(f"the outcome is unknown, and the reconciler failed: {error!r}") from error
 
-    def _begun(self, begun: Run | Unprotected | Found[R], front: Front | AsyncFront) -> BlockOperation[R]:
+    def _begun(self, begun: Run | Unprotected | Found[R], host: Host | AsyncHost) -> BlockOperation[R]:
         match begun:
             case Run(lease):
-                listener = logged(self._settings.on_event)
-                self._kept = front.keeper.keep(lease, lease_ms=self._call.policy.lease_ms, on_event=listener)
+                lease_ms = self._call.policy.lease_ms
+                self._kept = host.keeper.keep(lease, lease_ms=lease_ms, on_event=self._listener)
                 self._protected = True
                 operation = BlockOperation[R](lease, self._kept)
             case Unprotected(lease):
@@ -213,10 +222,10 @@ class Block(Generic[R]):
 
     def _left(self) -> BlockOperation[R]:
         operation = self.operation
-        assert self._front is not None
+        assert self._host is not None
         enter(self._outer)
         if self._kept is not None:
-            self._front.keeper.stop(self._kept)
+            self._host.keeper.stop(self._kept)
         return operation
 
     def _ended(self, operation: BlockOperation[R], error: BaseException | None) -> Ended | None:

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar, get_type_hints
 from semel.core.records import Key
 from semel.errors import Superseded, Unstorable
 from semel.functions.blocks import Block
-from semel.runtime.host import async_front_of, front_of
+from semel.runtime.host import async_host_of, host_of
 from semel.runtime.options import Options, Settings, scope_of
 from semel.store import AsyncStore, Store
 
@@ -37,7 +37,7 @@ class Function(Generic[R]):
         self._returns = returns
         self._options = options
         self._settings: Settings[R] | None = None
-        (async_front_of if is_async(function) else front_of)(store)  # says at once what is wrong with it
+        (async_host_of if is_async(function) else host_of)(store)  # says at once what is wrong with it
         if inspect.iscoroutinefunction(options.get("reconcile")) and not is_async(function):
             raise TypeError("reconcile= is a coroutine function, and the function is not: give a plain function")
         Settings[R].of(object, options)

@@ -47,15 +47,15 @@ class Gateway:
     def apply(self, rules: Rules) -> None:
         """A request that has begun keeps the rules it began with."""
         gate = Gate(rules.policy, rules.rules, publish=self._publish, secret=self._secret, on_event=self._listener)
-        self._protected.gate = gate
-        self._protected.identify = identify_by(rules.tenant, gate)
+        self._protected = self._protected.under(gate, identify_by(rules.tenant, gate))
         self._forwarder.key_headers = rules.key_headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._protected(scope, receive, self._closing(send))
             return
-        report = scope[REPORT] = Report(scope, self._protected.gate)
+        protected = self._protected  # for all of this request
+        report = scope[REPORT] = Report(scope, protected.gate)
 
         async def dated(message: Message) -> None:
             report.see(message)
@@ -63,12 +63,12 @@ class Gateway:
                 message = {**message, "headers": with_date(message["headers"])}
             await send(message)
 
-        read = read_path(scope, self._protected.gate)
+        read = read_path(scope, protected.gate)
         if read is None:
             await send_response(dated, CONTRADICTION)
             return
         try:
-            await self._protected(read, receive, dated)
+            await protected(read, receive, dated)
         except OutcomeUnknown as error:  # of a request without a key; a begun answer is cut by the server
             if not report.started:
                 problem = http.problem("interrupted", uuid.uuid4().urn, detail=str(error), base=self._publish)

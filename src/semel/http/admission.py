@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from threading import Lock
 from typing import Protocol
 
 from msgspec import Struct
 
 from semel.codecs.responses import NotKept
-from semel.core.decisions import InFlight, NotStored, Replay, Run, Settlement, Undecided
-from semel.core.effects import Claim, Emit, Plan, Read, do
+from semel.core.decisions import Decision, InFlight, NotStored, Replay, Run, Settlement, Undecided
+from semel.core.effects import Claim, Complete, Emit, Plan, Read, do
 from semel.core.events import Event, EventKind
 from semel.core.http import REPEAT_LATER, Response
 from semel.core.policy import Policy
 from semel.core.prefer import respond_async
-from semel.core.protocol import acquire, settle
+from semel.core.protocol import First, acquire, complete_for, settle
 from semel.core.records import Lease
 from semel.core.tables import Ending
 from semel.errors import StoreError
@@ -28,44 +27,10 @@ from semel.http.allowance import Allowance, Place
 from semel.http.answers import Answers, Ended
 from semel.http.gate import Gate
 from semel.http.monitors import Monitored
+from semel.runtime.host import AnyHost
 from semel.runtime.operation import Operation
 
 logger = logging.getLogger("semel")
-WAITERS_MAX = 1_000
-"""How many callers may wait at once in a process for those who were first; the others are told to come back."""
-
-
-class Waiters:
-    """Those who wait, in threads or tasks: a bounded number."""
-
-    def __init__(self, count_max: int = WAITERS_MAX) -> None:
-        self.count = 0
-        self._count_max = count_max
-        self._lock = Lock()
-
-    def enter(self) -> bool:
-        """Whether one more may wait; call `leave` afterwards."""
-        with self._lock:
-            if self.count >= self._count_max:
-                return False
-            self.count += 1
-            return True
-
-    def leave(self) -> None:
-        with self._lock:
-            self.count -= 1
-
-
-class Front(Protocol):
-    """What these plans need of a front, besides one who performs their effects."""
-
-    @property
-    def gate(self) -> Gate: ...
-    @property
-    def waiters(self) -> Waiters: ...
-    def abandon_later(self, lease: Lease) -> None:
-        """Give back, in the background, a claim that may have been granted. Nothing has begun."""
-        ...
 
 
 class Transaction(Protocol):
@@ -104,11 +69,23 @@ Begun = Run | Unprotected | Answered
 class Keyed:
     """One request with a key."""
 
-    __slots__ = ("_allowance", "_asked_at", "_claim", "_front", "_transaction", "accept_s", "answers", "policy")
+    __slots__ = (
+        "_allowance",
+        "_asked_at",
+        "_claim",
+        "_gate",
+        "_host",
+        "_transaction",
+        "accept_s",
+        "answers",
+        "first_claim",
+        "policy",
+    )
 
     def __init__(
         self,
-        front: Front,
+        host: AnyHost,
+        gate: Gate,
         policy: Policy,
         answers: Answers,
         claim: Claim,
@@ -117,24 +94,40 @@ class Keyed:
         asked_at: str = "",
         transaction: Transaction | None = None,
     ) -> None:
-        self._front = front
+        self._host = host
+        self._gate = gate
         self.policy = policy
         self.answers = answers
         self._claim = claim
         self._allowance = None if policy.quota is None else Allowance(policy, claim.key)
-        self.accept_s = respond_async(headers) if front.gate.secret is not None else None
+        self.first_claim = claim if policy.quota is None else None
+        """What the store is asked for first. Under a quota the key is counted before."""
+        self.accept_s = respond_async(headers) if gate.secret is not None else None
         self._asked_at = asked_at
         self._transaction = transaction
 
-    def begin(self) -> Plan[Begun]:
-        """Claim the key, or find out what its caller gets instead. The claim is the first effect, but for a quota."""
+    # Before the work
+
+    def means(self, decision: Decision) -> Begun | None:
+        """What a decision means for the caller; None when it has to wait."""
+        return None if isinstance(decision, InFlight) and self._wait_ms() > 0 else self._begun(decision)
+
+    def begin(self, first: First = None) -> Plan[Begun]:
+        """Claim the key, or find out what its caller gets instead. `first` is what became of the claim already."""
         claim, allowance = self._claim, self._allowance
         if allowance is not None and (refused := (yield from self._over_quota(allowance))) is not None:
             return Answered(refused)
         wait_ms = self._wait_ms()
-        waiting = wait_ms > 0 and self._front.waiters.enter()
+        waiting = wait_ms > 0 and self._host.waiters.enter()
         try:
-            plan = acquire(claim.key, claim.fingerprint, claim.owner, self.policy, wait_ms=wait_ms if waiting else 0)
+            plan = acquire(
+                claim.key,
+                claim.fingerprint,
+                claim.owner,
+                self.policy,
+                wait_ms=wait_ms if waiting else 0,
+                first=first,
+            )
             decision = yield from (plan if allowance is None else allowance.watch(plan))
             if allowance is not None and isinstance(decision, Run) and decision.lease.attempt == 1:
                 refused = yield from self._not_counted(allowance, decision.lease)
@@ -145,14 +138,17 @@ class Keyed:
             raise
         finally:
             if waiting:
-                self._front.waiters.leave()
+                self._host.waiters.leave()
+        return self._begun(decision)
+
+    def _begun(self, decision: Decision) -> Begun:
         match decision:
             case Replay():
                 return Answered(self.answers.replay(decision.result), replayed=True)
             case Run():
                 return decision
             case Undecided() if self.policy.on_store_error == "open":
-                return Unprotected(unsure(claim))
+                return Unprotected(unsure(self._claim))
             case Undecided():
                 self.abandon()
             case InFlight() if self.policy.in_flight == "accept" or self.accept_s is not None:
@@ -164,20 +160,36 @@ class Keyed:
     def accepted(self) -> Response:
         """202, with the place where to ask how it ended."""
         monitored = Monitored(self._claim.key, self._claim.fingerprint, self._asked_at)
-        return self._front.gate.monitors.accepted(monitored, self.answers, preferred=self.accept_s is not None)
+        return self._gate.monitors.accepted(monitored, self.answers, preferred=self.accept_s is not None)
 
-    def settle(self, lease: Lease, ended: Ended) -> Plan[Settlement]:
-        """End the attempt. Renewal must have stopped."""
-        fingerprint, ending = self._claim.fingerprint, ended.ending
-        if self._transaction is not None and ending in (Ending.INTERRUPTED, Ending.UNCERTAIN):
-            ending = Ending.NOTHING_DONE  # its transaction is rolled back, so nothing is unknown
-        plan = settle(lease, ending, ended.result, self.policy, fingerprint=fingerprint, kept_ms=ended.kept_ms)
+    # After the work
+
+    def completion(self, lease: Lease, ended: Ended) -> Complete | None:
+        """What to ask the store first, if the answer is to be stored."""
+        return complete_for(lease, self._ending(ended), ended.result, self.policy, ended.kept_ms)
+
+    def settle(self, lease: Lease, ended: Ended, first: bool | StoreError | None = None) -> Plan[Settlement]:
+        """End the attempt. Renewal must have stopped. `first` is what became of the completion already."""
+        plan = settle(
+            lease,
+            self._ending(ended),
+            ended.result,
+            self.policy,
+            fingerprint=self._claim.fingerprint,
+            kept_ms=ended.kept_ms,
+            first=first,
+        )
         return plan if self._allowance is None else self._allowance.settle(plan)
+
+    def _ending(self, ended: Ended) -> Ending:
+        if self._transaction is not None and ended.ending in (Ending.INTERRUPTED, Ending.UNCERTAIN):
+            return Ending.NOTHING_DONE  # its transaction is rolled back, so nothing is unknown
+        return ended.ending
 
     def abandon(self, lease: Lease | None = None) -> None:
         """Nothing has begun, and the claim may have been granted, or was, as `lease` says. In the background."""
         if self._transaction is None:  # else the request itself rolls back
-            self._front.abandon_later(unsure(self._claim) if lease is None else lease)
+            self._host.abandon_later(unsure(self._claim) if lease is None else lease)
         if self._allowance is not None:
             self._allowance.give_back_later()
 

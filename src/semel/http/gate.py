@@ -24,6 +24,7 @@ from semel.core.hosts import host_of
 from semel.core.http import Headers, Response
 from semel.core.keys import KeyMalformed, read_key
 from semel.core.policy import Policy
+from semel.core.protocol import claim_for
 from semel.core.records import SCOPE_MAX, TENANT_MAX, Key, plain_text
 from semel.core.rules import Rule, every_policy, policy_for
 from semel.errors import StoreMisconfigured
@@ -177,7 +178,7 @@ class Gate:
             owner = _labelled(headers.get(TRACEPARENT), headers.get(REQUEST_ID, b""))
         else:
             owner = b2a_base64(urandom(16), newline=False).translate(URL_SAFE, b"=").decode()
-        return Claim(key, fingerprint, owner, policy.lease_ms, policy.claimed_ms, policy.takeover)
+        return claim_for(key, fingerprint, owner, policy)
 
     def key(self, admitted: Admitted, tenant: str | None, request: RequestParts) -> Key:
         policy = admitted.policy

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from threading import Semaphore
-from typing import Any, Generic, Protocol, TypeVar, assert_never
+from typing import Any, Generic, TypeVar, assert_never
 
 from semel.codecs.values import NotKept, Outcome, Raised, Returned, tombstone
 from semel.core.decisions import (
@@ -21,8 +20,8 @@ from semel.core.decisions import (
     Unknown,
     Unreadable,
 )
-from semel.core.effects import Effect, Plan, do
-from semel.core.protocol import acquire, settle  # fmt: skip
+from semel.core.effects import Claim, Complete, Effect, Plan, do
+from semel.core.protocol import First, acquire, claim_for, complete_for, settle
 from semel.core.records import Key, Lease, Record, Result
 from semel.core.tables import Ending
 from semel.errors import (
@@ -35,6 +34,7 @@ from semel.errors import (
     StoreError,
     Unstorable,
 )  # fmt: skip
+from semel.runtime.host import AnyHost
 from semel.runtime.options import NotDone, Settings, StillUnknown
 
 R = TypeVar("R")
@@ -83,22 +83,16 @@ class Ended:
     unstorable: Unstorable | None = None
 
 
-class Front(Protocol):
-    """What these plans need of a front, besides one who performs their effects."""
-
-    @property
-    def waiters(self) -> Semaphore: ...
-    def abandon_later(self, lease: Lease) -> None:
-        """Give back, in the background, a claim that may have been granted. Nothing has begun."""
-        ...
+Begun = Run | Unprotected | Found[R]
 
 
 class Call(Generic[R]):
     """One call. It holds its settings: nothing about it is on an object that calls share."""
 
-    __slots__ = ("fingerprint", "key", "owner", "policy", "settings")
+    __slots__ = ("_host", "fingerprint", "key", "owner", "policy", "settings")
 
-    def __init__(self, key: Key, fingerprint: str, owner: str, settings: Settings[R]) -> None:
+    def __init__(self, key: Key, fingerprint: str, owner: str, settings: Settings[R], host: AnyHost) -> None:
+        self._host = host
         self.key = key
         self.fingerprint = fingerprint
         self.owner = owner
@@ -107,43 +101,75 @@ class Call(Generic[R]):
 
     # Before the work
 
-    def begin(self, front: Front) -> Plan[Run | Unprotected | Found[R]]:
+    @property
+    def first_claim(self) -> Claim:
+        return claim_for(self.key, self.fingerprint, self.owner, self.policy)
+
+    def means(self, decision: Decision) -> Begun[R] | None:
+        """What a decision means for the call; None when it has to wait, or a reconciler has to be asked."""
+        if isinstance(decision, InFlight) and self.policy.waits:
+            return None
+        return None if self._may_be_reconciled(decision) else self._begun(decision)
+
+    def begin(self, first: First = None) -> Plan[Begun[R]]:
         """The lease to work under, or how the work ended before; everything else is raised."""
         for _ in range(ROUNDS_MAX):
-            decision = yield from self._acquire(front)
-            match decision:
-                case Run():
-                    return decision
-                case Replay(record, result):
-                    return Found(record, self.settings.values.decode(result))
-                case Undecided() if self.policy.on_store_error == "open":
-                    return Unprotected(Lease(self.key, self.owner, 1, 0))
-                case Undecided():
-                    front.abandon_later(Lease(self.key, self.owner, 1, 0))
-                    raise refusal(decision, self.key)
-                case Unknown(record) if record is not None and self.settings.reconcile is not None:
-                    found = yield from self._reconcile(record)
-                    if found is not None:
-                        return found
-                case _:
-                    raise refusal(decision, self.key)
+            decision = yield from self._acquire(first)
+            first = None
+            if not self._may_be_reconciled(decision):
+                return self._begun(decision)
+            assert isinstance(decision, Unknown)
+            assert decision.record is not None
+            found = yield from self._reconcile(decision.record)
+            if found is not None:
+                return found
         raise InProgress(f"{_named(self.key)} changes hands faster than it can be reconciled: ask again later")
 
-    def _acquire(self, front: Front) -> Plan[Decision]:
-        waiters = front.waiters
-        waiting = self.policy.waits and waiters.acquire(blocking=False)
+    def _may_be_reconciled(self, decision: Decision) -> bool:
+        is_known = isinstance(decision, Unknown) and decision.record is not None
+        return is_known and self.settings.reconcile is not None
+
+    def _begun(self, decision: Decision) -> Begun[R]:
+        match decision:
+            case Run():
+                return decision
+            case Replay(record, result):
+                return Found(record, self.settings.values.decode(result))
+            case Undecided() if self.policy.on_store_error == "open":
+                return Unprotected(self._unsure())
+            case Undecided():
+                self.abandon()
+                raise refusal(decision, self.key)
+            case _:
+                raise refusal(decision, self.key)
+
+    def _acquire(self, first: First) -> Plan[Decision]:
+        waiters = self._host.waiters
+        waiting = self.policy.waits and waiters.enter()
         try:
             return (
                 yield from acquire(
-                    self.key, self.fingerprint, self.owner, self.policy, wait_ms=self.policy.wait_ms if waiting else 0
+                    self.key,
+                    self.fingerprint,
+                    self.owner,
+                    self.policy,
+                    wait_ms=self.policy.wait_ms if waiting else 0,
+                    first=first,
                 )
             )
-        except BaseException:  # nothing has begun, and the claim may have been granted
-            front.abandon_later(Lease(self.key, self.owner, 1, 0))
+        except BaseException:
+            self.abandon()
             raise
         finally:
             if waiting:
-                waiters.release()
+                waiters.leave()
+
+    def abandon(self) -> None:
+        """Nothing has begun, and the claim may have been granted: give it back in the background."""
+        self._host.abandon_later(self._unsure())
+
+    def _unsure(self) -> Lease:
+        return Lease(self.key, self.owner, 1, 0)
 
     def _reconcile(self, record: Record) -> Plan[Found[R] | None]:
         """Have an unknown outcome found out. None when the key must be claimed again, by whoever is first."""
@@ -189,9 +215,12 @@ class Call(Generic[R]):
             return Ended(Ending.TOO_LARGE, tombstone(reason, ok=ok))
         return Ended(ending, result)
 
-    def finish(self, lease: Lease, ended: Ended) -> Plan[Settlement]:
+    def completion(self, lease: Lease, ended: Ended) -> Complete | None:
+        return complete_for(lease, ended.ending, ended.result, self.policy, None)
+
+    def settle(self, lease: Lease, ended: Ended, first: bool | StoreError | None = None) -> Plan[Settlement]:
         """End the attempt. Renewal must have stopped."""
-        return settle(lease, ended.ending, ended.result, self.policy, fingerprint=self.fingerprint)
+        return settle(lease, ended.ending, ended.result, self.policy, fingerprint=self.fingerprint, first=first)
 
     def held(self, settlement: Settlement) -> Found[R] | None:
         """What the store holds where another attempt took the key over; None when this one ended it."""

@@ -7,7 +7,7 @@ import functools
 import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -25,7 +25,6 @@ logger = logging.getLogger("semel")
 Performers = Mapping[type[Effect[Any]], Callable[[Any], Any]]
 """Who performs which kind of effect."""
 NO_OTHERS: Performers = MappingProxyType({})
-NOT_ASKED: Any = object()
 NO_DOUBTS: frozenset[str] = frozenset()
 POLL_MS = 50
 """How often a store that cannot be watched is asked again."""
@@ -84,14 +83,11 @@ def drive(plan: Plan[T], perform: Callable[[Effect[Any]], Any]) -> T:
         plan.close()
 
 
-async def adrive(plan: Plan[T], perform: Callable[[Effect[Any]], Awaitable[Any]], *, first: Any = NOT_ASKED) -> T:
-    """The same for coroutines. `first` is what became of the plan's first effect, where it was tried already."""
+async def adrive(plan: Plan[T], perform: Callable[[Effect[Any]], Awaitable[Any]]) -> T:
+    """The same for coroutines."""
     try:
         step: Callable[[Any], Effect[Any]] = plan.send
         given: Any = None
-        if first is not NOT_ASKED:
-            plan.send(None)
-            step, given = plan.throw if isinstance(first, StoreError) else plan.send, first
         while True:
             try:
                 effect = step(given)
@@ -99,8 +95,7 @@ async def adrive(plan: Plan[T], perform: Callable[[Effect[Any]], Awaitable[Any]]
                 value: T = stop.value
                 return value
             try:
-                reply = perform(effect)
-                step, given = plan.send, None if reply is NOTHING else await reply
+                step, given = plan.send, await perform(effect)
             except StoreError as error:
                 step, given = plan.throw, error
     finally:
@@ -132,7 +127,7 @@ def performer(store: Store, on_event: OnEvent = ignore, others: Performers = NO_
         with shared_deadline(effect.due_ms / 1000):
             return ask(effect.call)
 
-    ask = _asking(store, on_event)
+    ask = asking(store, on_event)
     return _by_kind({Emit: emit, Wait: wait, Pause: pause, Doubts: doubts, Within: within, **others}, ask)
 
 
@@ -141,12 +136,8 @@ def async_performer(
 ) -> Callable[[Effect[Any]], Awaitable[Any]]:
     """The same for an async `store`."""
 
-    def emit(effect: Emit) -> Nothing:
-        try:
-            on_event(effect.event)
-        except Exception:
-            _failed(effect.event)
-        return NOTHING
+    async def emit(effect: Emit) -> None:
+        tell(on_event, effect.event)
 
     async def wait(effect: Wait) -> int:
         started = time.monotonic()
@@ -190,18 +181,7 @@ class Answering(Protocol):
         ...
 
 
-class Nothing:
-    """Awaited, it is None at once."""
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        return
-        yield
-
-
-NOTHING = Nothing()
-
-
-def _asking(store: Store, on_event: OnEvent) -> Callable[[Effect[Any]], Any]:
+def asking(store: Store, on_event: OnEvent) -> Callable[[Effect[Any]], Any]:
     """How `store` is asked, and a listener that wants to know how long that takes is told; others pay nothing."""
     listener, ask = _call_listener(on_event), _direct(store)
 
@@ -264,11 +244,7 @@ def tell(on_event: OnEvent, event: Event) -> None:
     try:
         on_event(event)
     except Exception:
-        _failed(event)
-
-
-def _failed(event: Event) -> None:
-    logger.exception("the listener failed on %s", event.kind.value)
+        logger.exception("the listener failed on %s", event.kind.value)
 
 
 def _pause_s(pause: Pause) -> float:

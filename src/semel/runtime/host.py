@@ -1,6 +1,9 @@
-"""What all functions on one store share: who renews leases, who gives back claims, and how many may wait.
+"""What every front stands on: a store, and what all operations on it share.
 
-There is one front for each store object, found again at the store itself, and one store for each URL in a process.
+A front is built from a host and assembles nothing itself. A front with other settings is a new front on the same host.
+
+`begin` and `settle` are the way of an operation to the store: the host asks for the claim, or the completion, itself,
+and `decide` says what the reply means. A plan is driven only for what follows a failure or a wait.
 """
 
 from __future__ import annotations
@@ -9,105 +12,272 @@ import inspect
 import os
 from collections.abc import Awaitable, Callable
 from threading import Semaphore
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
-from semel.core.effects import Effect
-from semel.core.protocol import abandon
+from semel.core.decisions import STORED, Decision, Settlement
+from semel.core.effects import Claim, Complete, Effect, Plan
+from semel.core.protocol import First, abandon, decide
 from semel.core.records import Lease
+from semel.core.reports import acquired, settled
+from semel.errors import StoreError
 from semel.runtime.background import Background
-from semel.runtime.drive import OnEvent, adrive, async_performer, drive, ignore, logged, performer
+from semel.runtime.drive import (
+    NO_OTHERS,
+    OnEvent,
+    Performers,
+    adrive,
+    asking,
+    async_asking,
+    async_performer,
+    drive,
+    ignore,
+    logged,
+    performer,
+    tell,
+)
 from semel.runtime.keeper import AsyncKeeper, Keeper
 from semel.runtime.tasks import Tasks
 from semel.store import AsyncStore, Store
 from semel.stores.open import open_async_store, open_store
 
 WAITERS_MAX = 1_000
-"""How many callers may wait at once, in a process, on one store; the others are told at once to come back."""
-ATTRIBUTE = "_semel_functions"
-S = TypeVar("S", Store, AsyncStore)
+"""How many callers may wait at once, in a process, for the first call of their key; the others are told at once."""
+ATTRIBUTE = "_semel_host"
+B = TypeVar("B")
+B_co = TypeVar("B_co", covariant=True)
+E = TypeVar("E")
+E_contra = TypeVar("E_contra", contravariant=True)
 
 
-class Shared(Generic[S]):
-    """What both kinds of front have."""
-
-    def __init__(self, store: S) -> None:
-        self.store: S = store
-        self._waiting: dict[int, Semaphore] = {}
+class Attempt(Protocol[B_co, E_contra]):
+    """One operation, as its front describes it: what it asks for, and what the replies mean to it."""
 
     @property
-    def waiters(self) -> Semaphore:
-        """Those of this process: a forked child does not have its parent's threads, and must not have their locks."""
+    def first_claim(self) -> Claim | None:
+        """The claim, if nothing comes before it (as a quota does)."""
+        ...
+
+    def means(self, decision: Decision) -> B_co | None:
+        """What the operation begins with; None when the plan has to go on, to wait or to find out more."""
+        ...
+
+    def begin(self, first: First = None) -> Plan[B_co]: ...
+    def abandon(self) -> None: ...
+    def completion(self, lease: Lease, ended: E_contra) -> Complete | None: ...
+    def settle(self, lease: Lease, ended: E_contra, first: bool | StoreError | None = None) -> Plan[Settlement]: ...
+
+
+class Waiters:
+    """The callers of one process that wait, in threads or tasks: a bounded number.
+
+    Counted for each process: a forked child has neither its parent's threads nor the locks that they hold.
+    """
+
+    def __init__(self, count_max: int = WAITERS_MAX) -> None:
+        self._count_max = count_max
+        self._free: dict[int, Semaphore] = {}
+
+    def enter(self) -> bool:
+        """Whether one more may wait; call `leave` afterwards."""
+        return self._here().acquire(blocking=False)
+
+    def leave(self) -> None:
+        self._here().release()
+
+    @property
+    def count(self) -> int:
+        return self._count_max - self._here()._value
+
+    def _here(self) -> Semaphore:
         pid = os.getpid()
-        return self._waiting.get(pid) or self._waiting.setdefault(pid, Semaphore(WAITERS_MAX))
+        return self._free.get(pid) or self._free.setdefault(pid, Semaphore(self._count_max))
 
 
-class Front(Shared[Store]):
-    """For threads."""
+class Asker(NamedTuple):
+    """How one store is asked: a call by itself, or the effects of a plan."""
 
-    def __init__(self, store: Store) -> None:
-        super().__init__(store)
-        self.keeper = Keeper(store)
-        self._background = Background()
-        self._perform = performer(store, logged(ignore))
+    ask: Callable[[Effect[Any]], Any]
+    perform: Callable[[Effect[Any]], Any]
 
-    def perform(self, on_event: OnEvent) -> Callable[[Effect[Any]], Any]:
-        """Who performs effects on the store, and tells `on_event`. The one that tells nobody is made once."""
-        return self._perform if on_event is ignore else performer(self.store, logged(on_event))
+
+class AsyncAsker(NamedTuple):
+    ask: Callable[[Effect[Any]], Awaitable[Any]]
+    perform: Callable[[Effect[Any]], Awaitable[Any]]
+
+
+class Host:
+    """For threads. `others` performs effects that are not about the store."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        on_event: OnEvent = ignore,
+        others: Performers = NO_OTHERS,
+        waiters_max: int = WAITERS_MAX,
+    ) -> None:
+        self.store = store
+        self.listener = logged(on_event)
+        self.keeper = Keeper(store, self.listener)
+        self.waiters = Waiters(waiters_max)
+        self.background = Background()
+        self._others = others
+        self.asker = self.asker_on(store, self.listener)
+
+    def asker_on(self, store: Store, listener: OnEvent | None = None) -> Asker:
+        """How another store is asked (a request's own transaction), or this one for another listener."""
+        listener = listener or self.listener
+        return Asker(asking(store, listener), performer(store, listener, self._others))
 
     def abandon_later(self, lease: Lease) -> None:
-        self._background.do(lambda: drive(abandon(lease), self._perform))
+        """Give back, in the background, a claim that may have been granted. Nothing has begun."""
+        self.background.do(lambda: drive(abandon(lease), self.asker.perform))
+
+    def begin(self, attempt: Attempt[B, Any], asker: Asker | None = None, listener: OnEvent | None = None) -> B:
+        """Ask for the claim, and say what the attempt begins with."""
+        ask, perform = asker or self.asker
+        claim, first = attempt.first_claim, None
+        if claim is not None:
+            try:
+                first = ask(claim)
+            except StoreError as error:
+                first = error
+            except BaseException:
+                attempt.abandon()
+                raise
+            else:
+                decision = decide(first, claim.fingerprint)
+                if (begun := attempt.means(decision)) is not None:
+                    tell(listener or self.listener, acquired(claim.key, decision, claim.owner))
+                    return begun
+        return drive(attempt.begin(first), perform)
+
+    def settle(
+        self,
+        attempt: Attempt[Any, E],
+        lease: Lease,
+        ended: E,
+        asker: Asker | None = None,
+        listener: OnEvent | None = None,
+    ) -> Settlement:
+        """End the attempt. Renewal must have stopped."""
+        ask, perform = asker or self.asker
+        complete, first = attempt.completion(lease, ended), None
+        if complete is not None:
+            try:
+                first = ask(complete)
+            except StoreError as error:
+                first = error
+            if first is True:
+                tell(listener or self.listener, settled(lease, STORED, complete.result))
+                return STORED
+        return drive(attempt.settle(lease, ended, first), perform)
 
 
-class AsyncFront(Shared[AsyncStore]):
-    """For tasks."""
+class AsyncHost:
+    """For tasks: the same with `await`, line by line."""
 
-    def __init__(self, store: AsyncStore) -> None:
-        super().__init__(store)
-        self.keeper = AsyncKeeper(store)
+    def __init__(
+        self,
+        store: AsyncStore,
+        *,
+        on_event: OnEvent = ignore,
+        others: Performers = NO_OTHERS,
+        waiters_max: int = WAITERS_MAX,
+    ) -> None:
+        self.store = store
+        self.listener = logged(on_event)
+        self.keeper = AsyncKeeper(store, self.listener)
+        self.waiters = Waiters(waiters_max)
         self.tasks = Tasks()
-        self._perform = async_performer(store, logged(ignore))
+        self._others = others
+        self.asker = self.asker_on(store, self.listener)
 
-    def perform(self, on_event: OnEvent) -> Callable[[Effect[Any]], Awaitable[Any]]:
-        return self._perform if on_event is ignore else async_performer(self.store, logged(on_event))
+    def asker_on(self, store: AsyncStore, listener: OnEvent | None = None) -> AsyncAsker:
+        listener = listener or self.listener
+        return AsyncAsker(async_asking(store, listener), async_performer(store, listener, self._others))
 
     def abandon_later(self, lease: Lease) -> None:
-        self.tasks.abandon(lambda: adrive(abandon(lease), self._perform))
+        self.tasks.abandon(lambda: adrive(abandon(lease), self.asker.perform))
+
+    async def begin(
+        self, attempt: Attempt[B, Any], asker: AsyncAsker | None = None, listener: OnEvent | None = None
+    ) -> B:
+        ask, perform = asker or self.asker
+        claim, first = attempt.first_claim, None
+        if claim is not None:
+            try:
+                first = await ask(claim)
+            except StoreError as error:
+                first = error
+            except BaseException:
+                attempt.abandon()
+                raise
+            else:
+                decision = decide(first, claim.fingerprint)
+                if (begun := attempt.means(decision)) is not None:
+                    tell(listener or self.listener, acquired(claim.key, decision, claim.owner))
+                    return begun
+        return await adrive(attempt.begin(first), perform)
+
+    async def settle(
+        self,
+        attempt: Attempt[Any, E],
+        lease: Lease,
+        ended: E,
+        asker: AsyncAsker | None = None,
+        listener: OnEvent | None = None,
+    ) -> Settlement:
+        ask, perform = asker or self.asker
+        complete, first = attempt.completion(lease, ended), None
+        if complete is not None:
+            try:
+                first = await ask(complete)
+            except StoreError as error:
+                first = error
+            if first is True:
+                tell(listener or self.listener, settled(lease, STORED, complete.result))
+                return STORED
+        return await adrive(attempt.settle(lease, ended, first), perform)
 
 
+AnyHost = Host | AsyncHost
+
+# Hosts that functions, blocks and flows share: one for each store object, and one store for each URL in a process.
 # Nothing here takes a lock: it could be held by a thread that a forked child does not have.
-_fronts: dict[tuple[type, str], Any] = {}
+_hosts: dict[tuple[type, str], Any] = {}
 
 
-def front_of(store: Store | AsyncStore | str) -> Front:
+def host_of(store: Store | AsyncStore | str) -> Host:
     if isinstance(store, str):
-        return cast(Front, _opened(Front, open_store, store))
+        return cast(Host, _opened(Host, open_store, store))
     if inspect.iscoroutinefunction(getattr(store, "claim", None)):
         raise TypeError(
             f"{type(store).__name__} is an async store; open one for sync code with semel.open_store(url), "
             "or use `async def` and `async with`"
         )
-    return cast(Front, _found_at(store, Front))
+    return cast(Host, _found_at(store, Host))
 
 
-def async_front_of(store: Store | AsyncStore | str) -> AsyncFront:
+def async_host_of(store: Store | AsyncStore | str) -> AsyncHost:
     if isinstance(store, str):
-        return cast(AsyncFront, _opened(AsyncFront, open_async_store, store))
+        return cast(AsyncHost, _opened(AsyncHost, open_async_store, store))
     if not inspect.iscoroutinefunction(getattr(store, "claim", None)):
         raise TypeError(
             f"{type(store).__name__} is a sync store; open one for async code with semel.open_async_store(url)"
         )
-    return cast(AsyncFront, _found_at(store, AsyncFront))
+    return cast(AsyncHost, _found_at(store, AsyncHost))
 
 
-def _opened(front: Any, open_url: Any, url: str) -> object:
-    key = (front, url)
-    return _fronts.get(key) or _fronts.setdefault(key, front(open_url(url)))
+def _opened(host: Any, open_url: Any, url: str) -> object:
+    key = (host, url)
+    return _hosts.get(key) or _hosts.setdefault(key, host(open_url(url)))
 
 
-def _found_at(store: object, front: Any) -> object:
+def _found_at(store: object, host: Any) -> object:
     if not hasattr(store, "claim"):
         raise TypeError(f"store= must be a store or a URL, not {type(store).__name__}")
     there = getattr(store, "__dict__", None)
     if there is None:  # a store without room for it: kept here, which keeps the store, so that its id stays its own
-        return _fronts.setdefault((front, f"{id(store)}"), front(store))
-    return there.get(ATTRIBUTE) or there.setdefault(ATTRIBUTE, front(store))
+        return _hosts.setdefault((host, f"{id(store)}"), host(store))
+    return there.get(ATTRIBUTE) or there.setdefault(ATTRIBUTE, host(store))

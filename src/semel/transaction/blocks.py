@@ -128,7 +128,7 @@ class Block(Generic[R]):
         return operation
 
     def _found(self, occupied: Occupied) -> TransactionOperation[R]:
-        decision = decide(occupied, self._claim.fingerprint, self._settings.policy)
+        decision = decide(occupied, self._claim.fingerprint)
         if not isinstance(decision, Replay):
             raise refusal(cast(Any, decision), self._claim.key)  # an occupied key is never ours to run
         outcome = self._settings.values.decode(decision.result)

@@ -15,7 +15,6 @@ from semel.core.http import Headers, Response
 from semel.http.admission import Answered, Keyed, Unprotected
 from semel.http.answers import Answers
 from semel.http.gate import Admitted, too_large_body
-from semel.runtime.drive import drive
 from semel.runtime.operation import Inside, Operation
 from semel.wsgi.answers import (
     ExcInfo,
@@ -60,7 +59,7 @@ class Exchange:
         self.environ = environ
         self.headers = headers
         self.start_response = start_response
-        self.perform = front.perform
+        self.asker = front.host.asker
         self.transaction: RequestTransaction[Any] | None = None
 
     def run(self) -> Iterable[bytes]:
@@ -74,12 +73,20 @@ class Exchange:
         self._hand_on(body)
         transactions = self.front.transactions
         if transactions is None:
-            return self._serve(Keyed(self.front, self.policy, self.answers, claim, self.headers))
+            return self._serve(Keyed(self.front.host, self.front.gate, self.policy, self.answers, claim, self.headers))
         # The thread that runs the request ends its transaction, and nothing else does.
         transaction: RequestTransaction[Any] = transactions.request()
-        self.transaction, self.perform = transaction, self.front.perform_on(transaction)
+        self.transaction, self.asker = transaction, self.front.host.asker_on(transaction)
         try:
-            keyed = Keyed(self.front, self.policy, self.answers, claim, self.headers, transaction=transaction)
+            keyed = Keyed(
+                self.front.host,
+                self.front.gate,
+                self.policy,
+                self.answers,
+                claim,
+                self.headers,
+                transaction=transaction,
+            )
             return self._serve(keyed)
         finally:
             transaction.end()
@@ -107,7 +114,7 @@ class Exchange:
         self.environ["wsgi.input_terminated"] = True
 
     def _serve(self, keyed: Keyed) -> Iterable[bytes]:
-        begun = drive(keyed.begin(), self.perform)
+        begun = self.front.host.begin(keyed, self.asker)
         match begun:
             case Run(lease):
                 execution = Execution(self, keyed, lease)

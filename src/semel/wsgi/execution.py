@@ -24,7 +24,6 @@ from semel.core.tables import Ending
 from semel.http.admission import Keyed
 from semel.http.answers import NO_ANSWER, Ended, known_of
 from semel.http.held import HeldBody
-from semel.runtime.drive import drive
 from semel.runtime.operation import Inside, Operation
 from semel.wsgi.answers import (
     ExcInfo,
@@ -62,7 +61,7 @@ class Execution:
         self.policy = exchange.policy
         self.lease = lease
         transaction = self.transaction = exchange.transaction
-        self.kept = None if transaction else exchange.front.keeper.keep(lease, lease_ms=self.policy.lease_ms)
+        self.kept = None if transaction else exchange.front.host.keeper.keep(lease, lease_ms=self.policy.lease_ms)
         self.operation = Operation(lease, self.kept, transaction)
         self._status: int | None = None
         self._reason: bytes | None = None
@@ -247,6 +246,6 @@ class Execution:
 
     def _settle(self, done: Ended) -> Response:
         if self.kept is not None:
-            self._front.keeper.stop(self.kept)
-        self._settlement = drive(self.keyed.settle(self.lease, done), self.exchange.perform)
+            self._front.host.keeper.stop(self.kept)
+        self._settlement = self._front.host.settle(self.keyed, self.lease, done, self.exchange.asker)
         return self.answers.settled(self._settlement, done)

@@ -9,13 +9,9 @@ from typing import Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from semel.core import http
-from semel.core.effects import Effect
 from semel.core.http import Headers, Response
 from semel.core.policy import Policy
-from semel.core.protocol import abandon
-from semel.core.records import Lease
 from semel.core.rules import Rule
-from semel.http.admission import WAITERS_MAX, Waiters
 from semel.http.callers import WSGI_ORDER, explain
 from semel.http.gate import Admitted, Gate, Refused
 from semel.http.marks import SAFE, Marked
@@ -23,9 +19,8 @@ from semel.http.monitors import Monitored
 from semel.http.published import published
 from semel.http.quota import DEFAULT_STORAGE, Quotas, counting
 from semel.runtime.arguments import check_function, check_store
-from semel.runtime.background import Background
-from semel.runtime.drive import OnEvent, drive, ignore, logged, performer
-from semel.runtime.keeper import Keeper
+from semel.runtime.drive import OnEvent, drive, ignore, logged
+from semel.runtime.host import WAITERS_MAX, Host
 from semel.runtime.readiness import look_at
 from semel.store import Store, TransactionSource
 from semel.stores.open import open_store
@@ -71,9 +66,10 @@ class IdempotencyMiddleware:
         check_store(store)
         check_function(identify, "identify=")
         check_function(on_event, "on_event=")
-        listener = logged(on_event)
         bound = getattr(store, "in_transactions", False)
-        self.gate = Gate(policy, rules, publish=publish, secret=secret, on_event=listener, in_transactions=bound)
+        self.gate = Gate(
+            policy, rules, publish=publish, secret=secret, on_event=logged(on_event), in_transactions=bound
+        )
         self.owns_store = isinstance(store, str)
         opened: Any = open_store(store) if isinstance(store, str) else store
         if inspect.iscoroutinefunction(opened.close):
@@ -82,7 +78,6 @@ class IdempotencyMiddleware:
                 if not bound
                 else f"{type(store).__name__} is for tasks; WSGI takes semel.transaction.TransactionStore"
             )
-        self.store: Store = opened
         # Under exactly-once each request asks a store of its own, which is its transaction.
         self.transactions: TransactionSource | None = opened if bound else None
         if inspect.iscoroutinefunction(identify):
@@ -91,13 +86,8 @@ class IdempotencyMiddleware:
         quotas = Quotas(quota_storage)
         if self.gate.has_quota:
             _ = quotas.limiter  # says at start-up what is missing
-        self._listener = listener
-        self._counting = counting(quotas)
-        self.perform = self.perform_on(self.store)
-        self.keeper = Keeper(self.store, listener)
-        self.background = Background()
+        self.host = Host(opened, on_event=on_event, others=counting(quotas), waiters_max=waiters_max)
         self._looked = False
-        self.waiters = Waiters(waiters_max)
         self.detached = DetachedWork(detached_max)
         if identify is None:
             logger.warning(
@@ -112,7 +102,7 @@ class IdempotencyMiddleware:
             return self.respond(start_response, answer)
         if not self._looked:  # WSGI has no start-up, and nothing connects while modules are imported
             self._looked = True
-            self.background.do(lambda: look_at(self.store))
+            self.host.background.do(lambda: look_at(self.host.store))
         if environ["REQUEST_METHOD"] in SAFE:
             return self.app(environ, start_response)
         headers = headers_of(environ)
@@ -142,10 +132,6 @@ class IdempotencyMiddleware:
         start_response(status_line(response, self.usual_phrase), wire_headers(response.headers))
         return Whole(response.body, close)
 
-    def perform_on(self, store: Store) -> Callable[[Effect[Any]], Any]:
-        """What performs the effects of plans on `store`."""
-        return performer(store, self._listener, self._counting)
-
     def admit(self, environ: WSGIEnvironment, headers: Headers) -> Admitted | Refused | None:
         return self.gate.admit(environ["REQUEST_METHOD"], path_of(environ), headers)
 
@@ -165,9 +151,9 @@ class IdempotencyMiddleware:
         credentials = None if authorization is None else encoded(authorization)
         return self.gate.caller(environ.get("REMOTE_USER") or None, credentials)
 
-    def abandon_later(self, lease: Lease) -> None:
-        """Give back a claim whose fate is not known."""
-        self.background.do(lambda: drive(abandon(lease), self.perform))
+    @property
+    def store(self) -> Store:
+        return self.host.store
 
     def close(self) -> None:
         """Let begun work end, then close the store if it is ours: for a server that says when a process ends, which
@@ -175,7 +161,7 @@ class IdempotencyMiddleware:
         """
         self.detached.drain()
         if self.owns_store:
-            self.store.close()
+            self.host.store.close()
 
     def _published(self, environ: WSGIEnvironment) -> Response | None:
         """The policy document, or how an accepted operation ended; None when the request is the application's."""
@@ -187,9 +173,9 @@ class IdempotencyMiddleware:
             return found
         plan = self.gate.monitor(found, self.tenant(environ), root)
         if self.transactions is None:
-            return drive(plan, self.perform)
+            return drive(plan, self.host.asker.perform)
         looking = self.transactions.request()
         try:
-            return drive(plan, self.perform_on(looking))
+            return drive(plan, self.host.asker_on(looking).perform)
         finally:
             looking.end()
