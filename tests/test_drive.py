@@ -166,7 +166,50 @@ def async_memory() -> Perform:
     return perform_on_async(AsyncMemoryStore(clock=lambda: 0))
 
 
-@pytest.mark.parametrize("make", [memory, async_memory])
+class Named(MemoryStore):
+    """Does more than its face in one method, so that all are called by their names."""
+
+    claims = 0
+
+    def claim(self, *args: Any, **more: Any) -> Any:
+        self.claims += 1
+        return super().claim(*args, **more)
+
+
+class AsyncNamed(AsyncMemoryStore):
+    claims = 0
+
+    async def claim(self, *args: Any, **more: Any) -> Any:
+        self.claims += 1
+        return await super().claim(*args, **more)
+
+
+def named() -> Perform:
+    return perform_on(Named(clock=lambda: 0))
+
+
+def async_named() -> Perform:
+    return perform_on_async(AsyncNamed(clock=lambda: 0))
+
+
+def test_a_store_that_does_more_in_a_method_is_asked_by_that_method() -> None:
+    claim = Claim(KEY, "1.f", "owner", 30, 1_000, takeover=False)
+    store, tasks, wrapped = Named(), AsyncNamed(), MemoryStore()
+    seen: list[Key] = []
+    original = wrapped.claim
+
+    def note(key: Key, *args: Any, **more: Any) -> Any:
+        seen.append(key)
+        return original(key, *args, **more)
+
+    wrapped.claim = note  # type: ignore[method-assign]
+    perform_on(store)(claim)
+    perform_on_async(tasks)(claim)
+    perform_on(wrapped)(claim)
+    assert (store.claims, tasks.claims, seen) == (1, 1, [KEY])
+
+
+@pytest.mark.parametrize("make", [memory, async_memory, named, async_named])
 def test_each_call_reaches_the_store_with_its_arguments(make: Callable[[], Perform]) -> None:
     perform = make()
     lease = Lease(KEY, "owner", 1, 30)

@@ -181,7 +181,8 @@ FAULTS = [
     Fault(
         "a completion that got no answer counts as stored",
         HOST,
-        "                first = await ask(complete)\n            except StoreError as error:\n                first = error\n",
+        "                first = await ask(complete)\n            except StoreError as error:\n"
+        "                first = error\n",
         "                first = await ask(complete)\n            except StoreError:\n                first = True\n",
     ),
     Fault(

@@ -12,7 +12,7 @@ import inspect
 import os
 from collections.abc import Awaitable, Callable
 from threading import Semaphore
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 from semel.core.decisions import STORED, Decision, Settlement
 from semel.core.effects import Claim, Complete, Effect, Plan
@@ -42,7 +42,6 @@ from semel.stores.open import open_async_store, open_store
 
 WAITERS_MAX = 1_000
 """How many callers may wait at once, in a process, for the first call of their key; the others are told at once."""
-ATTRIBUTE = "_semel_host"
 B = TypeVar("B")
 B_co = TypeVar("B_co", covariant=True)
 E = TypeVar("E")
@@ -65,6 +64,13 @@ class Attempt(Protocol[B_co, E_contra]):
     def abandon(self) -> None: ...
     def completion(self, lease: Lease, ended: E_contra) -> Complete | None: ...
     def settle(self, lease: Lease, ended: E_contra, first: bool | StoreError | None = None) -> Plan[Settlement]: ...
+
+
+@runtime_checkable
+class Housing(Protocol):
+    """A store with a place for the host that functions, blocks and flows on it share (`semel.stores.faces` has one)."""
+
+    host: object
 
 
 class Waiters:
@@ -275,9 +281,10 @@ def _opened(host: Any, open_url: Any, url: str) -> object:
 
 
 def _found_at(store: object, host: Any) -> object:
+    """The host of a store object. It lives as long as the store where the store has a place for it, else for ever."""
     if not hasattr(store, "claim"):
         raise TypeError(f"store= must be a store or a URL, not {type(store).__name__}")
-    there = getattr(store, "__dict__", None)
-    if there is None:  # a store without room for it: kept here, which keeps the store, so that its id stays its own
-        return _hosts.setdefault((host, f"{id(store)}"), host(store))
-    return there.get(ATTRIBUTE) or there.setdefault(ATTRIBUTE, host(store))
+    if isinstance(store, Housing):
+        return store.host or vars(store).setdefault("host", host(store))  # one step, for threads that come at once
+    key = (host, f"{id(store)}")  # the host keeps the store, so that its id stays its own
+    return _hosts.get(key) or _hosts.setdefault(key, host(store))
