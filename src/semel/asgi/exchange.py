@@ -60,7 +60,7 @@ async def serve(
     if isinstance(begun, Answered):
         await send_response(send, begun.response)
     else:
-        await Execution(front, keyed, body, scope, receive, send).outlived(begun)
+        await Execution(front, keyed, body, scope, receive, send).outlive_caller(begun)
 
 
 async def read_body(size_max: int, headers: Headers, receive: Receive) -> bytes | Refused | None:

@@ -123,7 +123,7 @@ class TransactionExecution:
                 case Unprotected():
                     body, self._body = self._body or b"", None
                     unprotected = Execution(self._front, self._keyed, body, self._scope, self._receive, self._send)
-                    await unprotected.outlived(begun)
+                    await unprotected.outlive_caller(begun)
                 case _:
                     assert_never(begun)
         finally:
