@@ -110,7 +110,9 @@ class Keyed:
 
     def means(self, decision: Decision) -> Begun | None:
         """What a decision means for the caller; None when it has to wait."""
-        return None if isinstance(decision, InFlight) and self._wait_ms() > 0 else self._begun(decision)
+        if isinstance(decision, InFlight) and self._wait_ms() > 0:
+            return None
+        return decision if isinstance(decision, Run) else self._begun(decision)
 
     def begin(self, first: First = None) -> Plan[Begun]:
         """Claim the key, or find out what its caller gets instead. `first` is what became of the claim already."""
