@@ -1,4 +1,4 @@
-"""Writes what the docs take from the code: the tables, the state diagram, the policy's defaults, the package tree,
+"""Writes what the docs take from the code: the tables, the state diagram, the policy's defaults, the package's rooms,
 the commands.
 
 `python docs/generate.py` rewrites the pages; `--check` only says whether they are up to date (the tests do that).
@@ -93,15 +93,17 @@ def shown(value: object) -> str:
     return "none" if value is None else f"`{value!r}`"
 
 
-def tree() -> str:
-    """The package, one line for each module: what it is for is the first line of its docstring."""
+def rooms() -> str:
+    """The package's rooms, and the modules at its root: what each is for is the first sentence of its docstring."""
     package = Path(semel.__file__).parent
-    lines: list[str] = []
-    for path in sorted(package.rglob("*.py"), key=lambda path: path.relative_to(package).with_suffix("").parts):
-        name = str(path.relative_to(package))
+    places = [*package.glob("*/__init__.py"), *package.glob("stores/*/__init__.py"), *package.glob("[a-z]*.py")]
+    lines = ["| room | what is in it |", "|---|---|"]
+    for path in sorted(places, key=lambda path: (path.parent == package, str(path))):
+        name = str(path.relative_to(package)).removesuffix("__init__.py")
         first = re.match(r'"""(.*?)(?:\.\s|"""|\n)', path.read_text())
-        lines.append(f"{name:<32}{first.group(1).rstrip('.') if first else ''}".rstrip())
-    return "\n".join(["```", *lines, "```"])
+        assert first is not None, name
+        lines.append(f"| `{name}` | {first[1].rstrip('.')} |")
+    return "\n".join(lines)
 
 
 def commands() -> str:
@@ -158,7 +160,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "settle-table": settle_table,
     "state-diagram": state_diagram,
     "policy-table": policy_table,
-    "tree": tree,
+    "rooms": rooms,
     "commands": commands,
 }
 

@@ -1,4 +1,4 @@
-"""The protocol itself.
+"""The protocol: values, tables, the model of a store, and plans, without IO, clock or randomness.
 
 No IO, no clock, no randomness, no environment: everything here is a value or a function of values.
 
