@@ -23,7 +23,7 @@ OnPurged = Callable[[int], None]
 BETWEEN_BATCHES_S = 0.1
 
 
-class Pace:
+class PurgePace:
     """When to purge next. Decides for both faces; `random_` gives numbers from 0 to 1."""
 
     def __init__(self, every: timedelta | float, batch: int, random_: Callable[[], float] = random.random) -> None:
@@ -55,7 +55,7 @@ class Purger:
         batch: int = 500,
         on_purged: OnPurged | None = None,
     ) -> None:
-        self._store, self._pace, self._on_purged = store, Pace(every, batch), on_purged
+        self._store, self._pace, self._on_purged = store, PurgePace(every, batch), on_purged
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -99,7 +99,7 @@ class AsyncPurger:
         batch: int = 500,
         on_purged: OnPurged | None = None,
     ) -> None:
-        self._store, self._pace, self._on_purged = store, Pace(every, batch), on_purged
+        self._store, self._pace, self._on_purged = store, PurgePace(every, batch), on_purged
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 from semel.connections import Dialect
 from semel.core.effects import Plan, do
-from semel.database.driving import arun, run
+from semel.database.runner import arun, run
 from semel.database.tables import Insert, Query
 from semel.errors import Misuse, SemelError
 from semel.stores.sql.errors import Duplicate

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from blackbox.deployment import CONTROL, LEASE_S, Deployment
-from semel.testing.proxy import Exchange, Fault, FaultProxy, always
+from semel.testing.proxy import Fault, FaultProxy, ProxyExchange, always
 
 LANES_MAX = 8
 HOLD_S = 0.6
@@ -71,7 +71,7 @@ class Lanes:
                 yield kind
             self._rounds[kinds[0].__name__] += 1
 
-    def _break(self, proxy: FaultProxy, fault: Fault, kind: str, when: Callable[[Exchange], bool]) -> None:
+    def _break(self, proxy: FaultProxy, fault: Fault, kind: str, when: Callable[[ProxyExchange], bool]) -> None:
         injected = proxy.inject(fault, when=when, delay_s=0.3)
         injected.wait(HIT_S)
         injected.cancel()
@@ -148,7 +148,7 @@ class Nemesis(Lanes):
         self._break(random.choice(self._deployment.doors), fault, f"exchange with a client: {shown(fault)}", always)
 
     def _cut_control(self, random: random.Random) -> None:
-        def unprotected(exchange: Exchange) -> bool:
+        def unprotected(exchange: ProxyExchange) -> bool:
             return exchange.request.startswith(f"POST /{CONTROL}/".encode())
 
         self._break(random.choice(self._deployment.doors), Fault.CUT_AFTER, CONTROL_CUT, unprotected)

@@ -8,10 +8,10 @@ import pytest
 
 from cli.calls import claimed, run, run_json
 from semel import Key
-from semel.codecs.printable import json_text, visible, visible_lines
-from semel.probe.judge import Mark, Verdict
+from semel.codecs.terminal import json_text, visible, visible_lines
+from semel.probe.judge import Mark, ProbeVerdict
 from semel.probe.report import as_json, as_text
-from semel.probe.wire import Request
+from semel.probe.wire import ProbeRequest
 from semel.store import Store
 
 HOSTILE = {
@@ -59,8 +59,8 @@ def test_commands_print_harmless_text_and_json(file_url: str, file_store: Store,
 
 @each
 def test_a_service_that_is_tried_cannot_play_with_the_terminal_either(hostile: str) -> None:
-    request = Request("POST", "http://127.0.0.1/pay", (), b"")
-    verdicts = [Verdict("repeat", Mark.WRONG, f"answered {hostile}", f"why {hostile}", "")]
+    request = ProbeRequest("POST", "http://127.0.0.1/pay", (), b"")
+    verdicts = [ProbeVerdict("repeat", Mark.WRONG, f"answered {hostile}", f"why {hostile}", "")]
     assert harmless(as_text(verdicts, request, counted=True))
     text = as_json(verdicts, request, counted=True)
     assert harmless(text)

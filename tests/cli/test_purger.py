@@ -13,7 +13,7 @@ import pytest
 from cli.calls import ANSWER, SCOPE, claimed, finished
 from semel import Key, open_async_store
 from semel.errors import StoreUnavailable
-from semel.purger import AsyncPurger, Pace, Purger
+from semel.purger import AsyncPurger, PurgePace, Purger
 from semel.store import Store
 from semel.stores.memory import MemoryStore
 from waiting import until
@@ -117,7 +117,7 @@ def test_a_closed_purger_purges_no_more() -> None:
 
 
 def test_processes_look_at_times_of_their_own() -> None:
-    early, late = Pace(60, 10, lambda: 0.0), Pace(60, 10, lambda: 1.0)
+    early, late = PurgePace(60, 10, lambda: 0.0), PurgePace(60, 10, lambda: 1.0)
     assert (early.pause_s(0), late.pause_s(0)) == (30, 90)
     assert early.pause_s(9) == 30
     assert late.pause_s(10) < 1, "there is more"

@@ -16,7 +16,7 @@ import hiredis
 import pytest
 
 import semel
-from semel.testing.proxy import Exchange, Fault, FaultProxy
+from semel.testing.proxy import Fault, FaultProxy, ProxyExchange
 
 PACKAGE = str(Path(semel.__file__).parent)
 
@@ -31,7 +31,7 @@ class RoundTrips:
         count, self.count = self.count, 0
         return count
 
-    def __call__(self, exchange: Exchange) -> bool:
+    def __call__(self, exchange: ProxyExchange) -> bool:
         """For the proxy, which asks whether this exchange is to fail: never, but we have seen it."""
         self.see(exchange.connection, exchange.request)
         return False

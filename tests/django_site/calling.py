@@ -11,7 +11,7 @@ from asgiref.testing import ApplicationCommunicator
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
 
-from semel.testing.blocking import LoopThread
+from semel.testing.loop_thread import LoopThread
 
 Call = Callable[..., "Answer"]
 

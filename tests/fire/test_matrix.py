@@ -25,7 +25,7 @@ from fire.cases import (
 )
 from semel import Acquired, Key, Lease, Occupied, Record, StoreUnavailable
 from semel.store import Store
-from semel.testing.proxy import Exchange, Fault
+from semel.testing.proxy import Fault, ProxyExchange
 
 ACTED = {
     Fault.CUT_BEFORE: False,
@@ -155,7 +155,7 @@ def test_a_delay_is_no_failure(one: Opened, place: Place, key: Key) -> None:
 def test_a_connection_that_failed_is_not_used_again(one: Opened, place: Place, key: Key) -> None:
     used: list[int] = []
 
-    def note(exchange: Exchange) -> bool:
+    def note(exchange: ProxyExchange) -> bool:
         used.append(exchange.connection)
         return True
 

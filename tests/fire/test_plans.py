@@ -9,7 +9,7 @@ from semel import Key, Policy, Result
 from semel.core.decisions import InFlight, NotStored, Released, Replay, Run, Stored, Superseded, Undecided, Unknown
 from semel.core.protocol import abandon, acquire, settle
 from semel.core.tables import Ending
-from semel.testing.proxy import Exchange, Fault
+from semel.testing.proxy import Fault, ProxyExchange
 
 CUTS = (Fault.CUT_BEFORE, Fault.CUT_AFTER)
 AT_MOST_ONCE, AT_LEAST_ONCE = Policy(), Policy(guarantee="at-least-once")
@@ -17,11 +17,11 @@ BRIEF = Policy(lease=0.5)
 """So that a result that cannot be stored is given up soon."""
 
 
-def nth(number: int) -> Callable[[Exchange], bool]:
+def nth(number: int) -> Callable[[ProxyExchange], bool]:
     """The n-th exchange from now on, on whatever connection."""
     left = number
 
-    def when(_: Exchange) -> bool:
+    def when(_: ProxyExchange) -> bool:
         nonlocal left
         left -= 1
         return left == 0

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from semel.testing.proxy import Exchange, Fault, FaultProxy
+from semel.testing.proxy import Fault, FaultProxy, ProxyExchange
 
 PATIENCE_S = 20.0
 
@@ -145,7 +145,7 @@ def test_a_garbled_reply(proxy: FaultProxy) -> None:
 
 
 def test_a_script_may_look_at_the_exchange(proxy: FaultProxy) -> None:
-    def second_of_the_first(exchange: Exchange) -> bool:
+    def second_of_the_first(exchange: ProxyExchange) -> bool:
         return (exchange.connection, exchange.number) == (1, 2)
 
     proxy.inject(Fault.GARBLE, when=second_of_the_first)

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.gatewaying import Answer, Asked, GatewayServer, Upstream, request
 from semel.core.records import Key
-from semel.gateway import Settings, SettingsInvalid
+from semel.gateway import GatewaySettings, SettingsInvalid
 from semel.gateway.logs import BURST, WINDOW_S, JsonLines, Sums
 from semel.gateway.rules import parse_rules
 from servers.process import free_port
@@ -199,7 +199,7 @@ def test_a_line_of_json_has_its_exception_and_no_line_end() -> None:
 
 def test_unknown_values_are_refused() -> None:
     with pytest.raises(SettingsInvalid, match="--log-level 'loud': debug, info, warning, error"):
-        Settings(upstream="http://h", store="sqlite:///x.db", log_level="loud")  # type: ignore[arg-type]
+        GatewaySettings(upstream="http://h", store="sqlite:///x.db", log_level="loud")  # type: ignore[arg-type]
     with pytest.raises(
         SettingsInvalid, match=r"f.toml: \[log\] format: invalid enum value 'xml'; allowed are text, json"
     ):

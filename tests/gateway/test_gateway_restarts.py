@@ -13,7 +13,7 @@ import pytest
 
 from gateway.gatewaying import PATIENCE_S, Asked, GatewayServer, Upstream, created, read, request
 from gateway.restarts import by_manager, by_signal, restart
-from semel.gateway import Settings, SettingsInvalid, sockets
+from semel.gateway import GatewaySettings, SettingsInvalid, sockets
 from semel.gateway.sockets import open_sockets
 from waiting import until
 
@@ -165,8 +165,8 @@ def listening() -> Iterator[socket.socket]:
         yield found
 
 
-def settings(**given: str) -> Settings:
-    return Settings(upstream="http://h", store="sqlite:///x.db", **given)  # type: ignore[arg-type]
+def settings(**given: str) -> GatewaySettings:
+    return GatewaySettings(upstream="http://h", store="sqlite:///x.db", **given)  # type: ignore[arg-type]
 
 
 def test_the_sockets_of_a_service_manager_are_told_apart_by_name(manager: Manager, listening: socket.socket) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from semel import Fingerprint, Policy
-from semel.gateway import Settings, SettingsInvalid, read_rules
+from semel.gateway import GatewaySettings, SettingsInvalid, read_rules
 from semel.gateway.rules import TenantTable, parse_rules
 from semel.gateway.tenants import identify_by
 from semel.http.gate import Gate
@@ -132,9 +132,9 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 )
 def test_a_wrong_setting_names_its_option(wrong: dict[str, object], said: str) -> None:
     good: dict[str, object] = {"upstream": "http://host:1/", "store": "sqlite:///x.db", "listen": "[::1]:0"}
-    assert Settings(**good).base == "http://host:1"  # type: ignore[arg-type]
+    assert GatewaySettings(**good).base == "http://host:1"  # type: ignore[arg-type]
     with pytest.raises(SettingsInvalid, match=re.escape(said)):
-        Settings(**good | wrong)  # type: ignore[arg-type]
+        GatewaySettings(**good | wrong)  # type: ignore[arg-type]
 
 
 def token(claims: object) -> bytes:

@@ -27,7 +27,7 @@ import semel
 from semel import Policy
 from semel.asgi import IdempotencyMiddleware
 from semel.flask import Idempotency
-from semel.testing.proxy import Exchange, Fault, FaultProxy
+from semel.testing.proxy import Fault, FaultProxy, ProxyExchange
 from semel.transaction import AsyncTransactionStore, TransactionStore
 from transaction.modes import Effect, effects, sqlalchemy_url
 
@@ -135,7 +135,7 @@ def test_a_commit_whose_end_is_not_known_is_never_answered_with_success(fault: F
     """If it can be read back that the commit arrived, the answer is sent; else 503, and the repeat tells."""
     url, name = urls["postgres"], f"lost.{fault.name}"
 
-    def commits(exchange: Exchange) -> bool:
+    def commits(exchange: ProxyExchange) -> bool:
         return b"COMMIT" in exchange.request
 
     async def main() -> list[int]:

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 import semel
-from semel.testing.proxy import Exchange, Fault, FaultProxy
+from semel.testing.proxy import Fault, FaultProxy, ProxyExchange
 from semel.transaction import RetryTransaction, arun, run, within
 from transaction.modes import MODES, Mode, effects, psycopg_connection
 
@@ -94,7 +94,7 @@ def test_a_transaction_that_was_given_up_runs_again_at_most_so_often(urls: Mappi
         run(MODES[0].opener(urls["postgres"]), "hopeless", work, scope="operation", tries_max=0)
 
 
-def commits(exchange: Exchange) -> bool:
+def commits(exchange: ProxyExchange) -> bool:
     return b"COMMIT" in exchange.request
 
 

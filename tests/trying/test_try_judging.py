@@ -10,10 +10,10 @@ import pytest
 
 from semel.probe.bodies import Difference, other_request
 from semel.probe.effects import counter
-from semel.probe.judge import Mark, Verdict, judge
+from semel.probe.judge import Mark, ProbeVerdict, judge
 from semel.probe.probes import Observations, Seen
 from semel.probe.report import redacted, shown_url
-from semel.probe.wire import Reply, Request
+from semel.probe.wire import ProbeRequest, Reply
 
 JSON = (("Content-Type", "application/json"),)
 REPLAYED = (*JSON, ("Idempotent-Replayed", "true"))
@@ -43,7 +43,7 @@ GOOD = Observations(
 ORDER = ("repeat", "parallel", "other_body", "stranger", "unkeyed", "empty_key", "long_key")
 
 
-def verdict(row: str, **changed: Any) -> Verdict:
+def verdict(row: str, **changed: Any) -> ProbeVerdict:
     return judge(replace(GOOD, **changed))[ORDER.index(row)]
 
 
@@ -117,14 +117,14 @@ def test_a_409_should_say_when_to_come_back() -> None:
     ],
 )
 def test_another_body_has_the_same_shape(body: bytes, other: bytes) -> None:
-    request = Request("POST", "http://h/", body=body)
+    request = ProbeRequest("POST", "http://h/", body=body)
     assert other_request(request, None).body == other
     assert other_request(request, b"given").body == b"given"
 
 
 def test_without_a_body_the_query_changes() -> None:
-    assert other_request(Request("POST", "http://h/a"), None).url == "http://h/a?semel-try=other"
-    assert other_request(Request("POST", "http://h/a?b=1"), None).url == "http://h/a?b=1&semel-try=other"
+    assert other_request(ProbeRequest("POST", "http://h/a"), None).url == "http://h/a?semel-try=other"
+    assert other_request(ProbeRequest("POST", "http://h/a?b=1"), None).url == "http://h/a?b=1&semel-try=other"
 
 
 def test_differences_show_what_is_no_secret() -> None:
@@ -136,10 +136,10 @@ def test_differences_show_what_is_no_secret() -> None:
 
 def test_secrets_are_not_shown() -> None:
     assert shown_url("http://user:pw@h:80/a?token=abc&b=") == "http://h:80/a?token=…&b=…"
-    request = Request("POST", "http://h/", (("Authorization", "Bearer abcdef"),))
+    request = ProbeRequest("POST", "http://h/", (("Authorization", "Bearer abcdef"),))
     assert redacted("Bearer abcdef, abcdef", request) == "…, …"
 
 
 @pytest.mark.parametrize("said", ["3", "rows: 3", "count 1 of 3"])
 def test_a_command_counts(said: str) -> None:
-    assert counter(f"echo '{said}'", Request("POST", "http://h/"), 10)() == 3
+    assert counter(f"echo '{said}'", ProbeRequest("POST", "http://h/"), 10)() == 3

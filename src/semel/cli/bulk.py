@@ -11,12 +11,11 @@ from typing import Any, BinaryIO, Literal
 import click
 from msgspec.structs import replace
 
-from semel.cli.ending import resolvable
-from semel.cli.given import misfit
-from semel.cli.look import Look
+from semel.cli.actions import resolvable
+from semel.cli.answers import misfit
 from semel.cli.options import (
     EXIT_STORE,
-    Opened,
+    OpenedStore,
     confirm,
     count,
     duration,
@@ -25,9 +24,10 @@ from semel.cli.options import (
     store_option,
     yes_option,
 )
-from semel.cli.showing import digest, print_json
-from semel.cli.verdicts import LINE_MAX, Invalid, Place, Verdict, read_verdicts
-from semel.codecs.printable import visible
+from semel.cli.output import digest, print_json
+from semel.cli.scan import RecordScan
+from semel.cli.verdicts import LINE_MAX, InvalidLine, LineVerdict, SeenAttempt, read_verdicts
+from semel.codecs.terminal import visible
 from semel.core.records import Record
 from semel.errors import RecordUnreadable, StoreError
 from semel.store import Filter, Resolvable
@@ -38,12 +38,12 @@ CHANGED = "another attempt than the one that was looked at is there now; look at
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class LineOutcome:
     """What became of one line."""
 
     line: int
     became: Became
-    place: Place | None = None
+    place: SeenAttempt | None = None
     reason: str = ""
 
     def as_json(self) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class Outcome:
 @json_option
 @click.pass_context
 def resolve_many(
-    ctx: click.Context, store: Opened, file: BinaryIO, retention: timedelta, dry_run: bool, yes: bool, json: bool
+    ctx: click.Context, store: OpenedStore, file: BinaryIO, retention: timedelta, dry_run: bool, yes: bool, json: bool
 ) -> None:
     """End many unknown outcomes, as a file of JSON lines says; - reads it from stdin.
 
@@ -85,11 +85,11 @@ def resolve_many(
     """
     act = resolvable(store)
     read = list(read_verdicts(iter(lambda: file.readline(LINE_MAX + 1), b"")))
-    invalid = [Outcome(each.line, "invalid", reason=each.reason) for each in read if isinstance(each, Invalid)]
+    invalid = [LineOutcome(each.line, "invalid", reason=each.reason) for each in read if isinstance(each, InvalidLine)]
     if invalid:
         _print(invalid, json, "Nothing was changed.")
         ctx.exit(2)
-    verdicts = [each for each in read if isinstance(each, Verdict)]
+    verdicts = [each for each in read if isinstance(each, LineVerdict)]
     records = _find(store, verdicts)
     ready = [verdict for verdict in verdicts if isinstance(records[verdict.line], Record)]
     if ready and not dry_run:
@@ -99,16 +99,16 @@ def resolve_many(
             f"repeats of {len(ready) - answered} run the work?",
             yes=yes,
         )
-    outcomes: list[Outcome] = []
+    outcomes: list[LineOutcome] = []
     is_away = False
     for verdict in verdicts:
         record = records[verdict.line]
         if isinstance(record, str):
-            outcomes.append(Outcome(verdict.line, "refused", verdict.place, record))
+            outcomes.append(LineOutcome(verdict.line, "refused", verdict.place, record))
         elif dry_run:
-            outcomes.append(Outcome(verdict.line, "would be resolved", verdict.place))
+            outcomes.append(LineOutcome(verdict.line, "would be resolved", verdict.place))
         elif is_away:
-            outcomes.append(Outcome(verdict.line, "not tried", verdict.place))
+            outcomes.append(LineOutcome(verdict.line, "not tried", verdict.place))
         else:
             outcomes.append(_resolve(act, record, verdict, round(retention.total_seconds() * 1000)))
             is_away = outcomes[-1].became == "uncertain"
@@ -116,22 +116,22 @@ def resolve_many(
     ctx.exit(EXIT_STORE if is_away else 1 if any(outcome.became == "refused" for outcome in outcomes) else 0)
 
 
-def _resolve(act: Resolvable, record: Record, verdict: Verdict, retention_ms: int) -> Outcome:
+def _resolve(act: Resolvable, record: Record, verdict: LineVerdict, retention_ms: int) -> LineOutcome:
     try:
         if act.resolve(record, verdict.result, retention_ms=retention_ms):
-            return Outcome(verdict.line, "resolved", verdict.place)
+            return LineOutcome(verdict.line, "resolved", verdict.place)
     except RecordUnreadable as error:
-        return Outcome(verdict.line, "refused", verdict.place, str(error))
+        return LineOutcome(verdict.line, "refused", verdict.place, str(error))
     except StoreError as error:
-        return Outcome(verdict.line, "uncertain", verdict.place, str(error))
-    return Outcome(verdict.line, "refused", verdict.place, CHANGED)
+        return LineOutcome(verdict.line, "uncertain", verdict.place, str(error))
+    return LineOutcome(verdict.line, "refused", verdict.place, CHANGED)
 
 
-def _find(opened: Opened, verdicts: Sequence[Verdict]) -> dict[int, Record | str]:
+def _find(opened: OpenedStore, verdicts: Sequence[LineVerdict]) -> dict[int, Record | str]:
     """The record that each line is about, or why there is none, in one walk over the unknown outcomes."""
     lines = {verdict.place.record: verdict for verdict in verdicts}
     found: dict[int, Record | str] = {verdict.line: GONE for verdict in verdicts}
-    look = Look(opened.inspectable)
+    look = RecordScan(opened.inspectable)
     for record in look.records(Filter("unknown")) if lines else ():
         key = record.key
         verdict = lines.get((key.tenant, key.scope, digest(key.name)))
@@ -143,7 +143,7 @@ def _find(opened: Opened, verdicts: Sequence[Verdict]) -> dict[int, Record | str
     return found
 
 
-def _print(outcomes: Sequence[Outcome], as_json: bool, note: str) -> None:
+def _print(outcomes: Sequence[LineOutcome], as_json: bool, note: str) -> None:
     totals = Counter(outcome.became for outcome in outcomes)
     if as_json:
         changed = totals["resolved"]

@@ -13,8 +13,8 @@ from itertools import chain, islice
 import click
 from msgspec.structs import replace as record_with
 
-from semel.cli.look import Look
-from semel.cli.options import Opened
+from semel.cli.options import OpenedStore
+from semel.cli.scan import RecordScan
 from semel.core.records import Key, Record
 from semel.errors import RecordUnreadable
 from semel.store import Filter, seen_as
@@ -27,7 +27,7 @@ Sight = dict[Key, tuple[Seen, Record]]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RecordChange:
     what: str
     record: Record
     seen_ms: int
@@ -36,7 +36,7 @@ class Change:
 class Changes:
     """Compares each look with the one before it. A look reads at most `limit` records and says what that leaves out."""
 
-    def __init__(self, opened: Opened, chosen: Filter, limit: int) -> None:
+    def __init__(self, opened: OpenedStore, chosen: Filter, limit: int) -> None:
         self._opened = opened
         self._chosen = chosen
         self._limit = limit
@@ -45,11 +45,11 @@ class Changes:
         self._began_ms = self._since_ms = 0
         self._told: set[str] = set()
 
-    def begin(self) -> list[Change]:
+    def begin(self) -> list[RecordChange]:
         """The first look: what is there already."""
         look = self._look()
         found = self._read(look, look.records(self._chosen))
-        changes = [Change(seen[0], record, look.now_ms) for seen, record in islice(found.values(), self._limit)]
+        changes = [RecordChange(seen[0], record, look.now_ms) for seen, record in islice(found.values(), self._limit)]
         if self._is_beyond(found):
             self._tell_large()
             unfinished = (replace(self._chosen, state=state) for state in ("in_progress", "unknown"))
@@ -62,7 +62,7 @@ class Changes:
         look.tell()
         return changes
 
-    def look_again(self) -> list[Change]:
+    def look_again(self) -> list[RecordChange]:
         """What is new, in another state, or gone since the last look."""
         look = self._look()
         if not self._is_large:
@@ -79,20 +79,20 @@ class Changes:
         self._keep(after, look)
         return changes
 
-    def _look(self) -> Look:
-        return Look(self._opened.inspectable)
+    def _look(self) -> RecordScan:
+        return RecordScan(self._opened.inspectable)
 
     def _is_beyond(self, found: Sight) -> bool:
         return len(found) > self._limit
 
-    def _read(self, look: Look, records: Iterator[Record]) -> Sight:
+    def _read(self, look: RecordScan, records: Iterator[Record]) -> Sight:
         """One more than the limit, if there is more."""
         return {
             record.key: (_seen(record, look.now_ms), record_with(record, result=None))
             for record in islice(records, self._limit + 1)
         }
 
-    def _read_new(self, look: Look) -> Sight:
+    def _read_new(self, look: RecordScan) -> Sight:
         """What was created since the last look, and a while before it. The limit is for what was not there then."""
         found: Sight = {}
         new = 0
@@ -118,15 +118,15 @@ class Changes:
             if record is not None:
                 yield record
 
-    def _compared(self, after: Sight, may_be_gone: set[Key], now_ms: int) -> Iterator[Change]:
+    def _compared(self, after: Sight, may_be_gone: set[Key], now_ms: int) -> Iterator[RecordChange]:
         for key, (seen, record) in after.items():
             if key not in self._before or self._before[key][0] != seen:
-                yield Change(seen[0], record, now_ms)
+                yield RecordChange(seen[0], record, now_ms)
         for key in self._before:
             if key in may_be_gone and key not in after:
-                yield Change("gone", self._before[key][1], now_ms)
+                yield RecordChange("gone", self._before[key][1], now_ms)
 
-    def _keep(self, found: Sight, look: Look) -> None:
+    def _keep(self, found: Sight, look: RecordScan) -> None:
         self._before = found
         if look.began_ms is not None:
             self._since_ms = look.began_ms - LATE_MS

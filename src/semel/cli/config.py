@@ -12,8 +12,8 @@ import click
 
 from semel.cli.applications import store_of
 from semel.cli.options import json_option, option
+from semel.cli.output import print_json, print_table
 from semel.cli.policies import load_app, policy_options, published
-from semel.cli.showing import print_json, print_table
 from semel.errors import StoreMisconfigured
 from semel.stores.open import opener_for as opener_of
 from semel.stores.open import url_of
@@ -73,7 +73,7 @@ def config(
     ctx.exit(1 if unknown else 0)
 
 
-class Recorded(StoreUrl):
+class RecordedUrl(StoreUrl):
     """Notes which options the store asks for, and what it is told."""
 
     taken: dict[str, tuple[str, bool]]
@@ -115,8 +115,8 @@ def _app_settings(ctx: click.Context, app: str) -> Iterator[Setting]:
 
 
 def _url_settings(url: str, source: str) -> Iterator[Setting]:
-    parsed = Recorded.parse(url)
-    assert isinstance(parsed, Recorded)
+    parsed = RecordedUrl.parse(url)
+    assert isinstance(parsed, RecordedUrl)
     parsed.taken = {}
     opener_of(parsed).open_store(parsed, None)
     parsed.finish()

@@ -7,11 +7,11 @@ from dataclasses import asdict
 
 import click
 
-from semel.cli.ends import near_end, unknown_in
-from semel.cli.look import Look
-from semel.cli.options import EXIT_STORE, Opened, json_option, new_store_option
-from semel.cli.showing import print_json
-from semel.codecs.printable import visible
+from semel.cli.expiry import near_end, unknown_in
+from semel.cli.options import EXIT_STORE, OpenedStore, json_option, new_store_option
+from semel.cli.output import print_json
+from semel.cli.scan import RecordScan
+from semel.codecs.terminal import visible
 from semel.core.records import Key
 from semel.errors import StoreError, StoreMisconfigured
 from semel.store import Examinable, Finding, Inspectable
@@ -25,7 +25,7 @@ MARKS = {"ok": ("✔", "green"), "info": ("·", "blue"), "warning": ("!", "yello
 @new_store_option
 @json_option
 @click.pass_context
-def doctor(ctx: click.Context, store: Opened, json: bool) -> None:
+def doctor(ctx: click.Context, store: OpenedStore, json: bool) -> None:
     """Examine a store: can it keep what it promises?
 
     Looks at the connection, the schema, the server's version and its settings for durability and eviction, the clocks
@@ -49,7 +49,7 @@ def doctor(ctx: click.Context, store: Opened, json: bool) -> None:
     ctx.exit(0 if sound else EXIT_STORE if is_away else 1)
 
 
-def examined(opened: Opened) -> Sequence[Finding]:
+def examined(opened: OpenedStore) -> Sequence[Finding]:
     """What the store says about itself, or why it cannot."""
     store = opened.store
     try:
@@ -66,7 +66,7 @@ def examined(opened: Opened) -> Sequence[Finding]:
         return [Finding("connection", "problem", str(error), fix)]
 
 
-def unreadable_in(opened: Opened) -> Sequence[Finding]:
+def unreadable_in(opened: OpenedStore) -> Sequence[Finding]:
     """What cannot be read among the first records, if anything. All of them `semel stats` counts."""
     try:
         page = opened.store.scan(limit=LOOKED_AT) if isinstance(opened.store, Inspectable) else None
@@ -87,11 +87,11 @@ def unreadable_in(opened: Opened) -> Sequence[Finding]:
     ]
 
 
-def unknown_outcomes_in(opened: Opened) -> Sequence[Finding]:
+def unknown_outcomes_in(opened: OpenedStore) -> Sequence[Finding]:
     """Unknown outcomes, if there are any, and how many of them are about to be forgotten."""
     if not isinstance(opened.store, Inspectable):
         return []
-    look = Look(opened.store)
+    look = RecordScan(opened.store)
     try:
         unknown = unknown_in(look)
     except StoreError:  # has been told

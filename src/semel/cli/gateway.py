@@ -182,13 +182,13 @@ def gateway(publish: str, **chosen: Any) -> None:
     except ModuleNotFoundError as error:
         raise click.ClickException(f"semel gateway needs {error.name}: pip install 'semel[gateway]'") from None
     from semel.errors import StoreMisconfigured
-    from semel.gateway.logs import Log
-    from semel.gateway.settings import DURATIONS, Settings, SettingsInvalid
+    from semel.gateway.logs import GatewayLog
+    from semel.gateway.settings import DURATIONS, GatewaySettings, SettingsInvalid
 
-    log = Log()
+    log = GatewayLog()
     try:
         named = {f"{name}_s" if f"{name}_s" in DURATIONS else name: value for name, value in chosen.items()}
-        settings = Settings(**named, publish=None if publish == "none" else publish)
+        settings = GatewaySettings(**named, publish=None if publish == "none" else publish)
         log.set(settings)
         rules = checked(settings, log)
         status = asyncio.run(supervise(settings, rules, log))

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from semel.cli.policies import policy_options, published
-from semel.codecs.printable import visible_lines
+from semel.codecs.terminal import visible_lines
 
 IN_FLIGHT = {
     "reject": "it is refused with 409 and `Retry-After`",

@@ -1,4 +1,4 @@
-"""`semel keys`: look at records. What changes them is in `ending`."""
+"""`semel keys`: look at records. What changes them is in `actions`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from datetime import timedelta
 
 import click
 
+from semel.cli.actions import delete, expire, release, resolve
 from semel.cli.bulk import resolve_many
-from semel.cli.ending import delete, expire, release, resolve
-from semel.cli.finding import key_arguments, one_record
-from semel.cli.look import Look
 from semel.cli.options import (
     COUNT_MAX,
-    Opened,
+    OpenedStore,
     filter_of,
     filter_options,
     form_of,
@@ -24,8 +22,10 @@ from semel.cli.options import (
     store_option,
 )
 from semel.cli.order import first_of, order_of, order_options
-from semel.cli.showing import answer, print_json, print_records, summary
-from semel.codecs.printable import json_text, visible, visible_lines
+from semel.cli.output import answer, print_json, print_records, summary
+from semel.cli.scan import RecordScan
+from semel.cli.selection import key_arguments, one_record
+from semel.codecs.terminal import json_text, visible, visible_lines
 from semel.store import StateFilter
 
 
@@ -53,7 +53,7 @@ def keys() -> None:
 @json_option
 @lines_option
 def list_(
-    store: Opened,
+    store: OpenedStore,
     state: StateFilter | None,
     tenant: str | None,
     scope: str | None,
@@ -80,7 +80,7 @@ def list_(
       semel keys list --state failed --json
     """
     form, order = form_of(json, json_lines), order_of(sort, reverse, scan_max)
-    look = Look(store.inspectable)
+    look = RecordScan(store.inspectable)
     records = look.records(filter_of(state, tenant, scope, prefix, older_than))
     print_records(first_of(records, limit, order, look), look, names=names, form=form)
 
@@ -92,7 +92,7 @@ def list_(
 @names_option
 @json_option
 def show(
-    store: Opened,
+    store: OpenedStore,
     key: str,
     tenant: str | None,
     scope: str | None,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from semel.cli.options import Opened, json_option, new_store_option, option
-from semel.cli.showing import print_json
+from semel.cli.options import OpenedStore, json_option, new_store_option, option
+from semel.cli.output import print_json
 from semel.store import Migratable
 
 
@@ -13,7 +13,7 @@ from semel.store import Migratable
 @new_store_option
 @option("--sql", is_flag=True, help="Only print the SQL, for somebody else to run. Nothing is connected to.")
 @json_option
-def migrate(store: Opened, sql: bool, json: bool) -> None:
+def migrate(store: OpenedStore, sql: bool, json: bool) -> None:
     """Create or upgrade the tables of a store.
 
     Run it once before a new version starts, with a user who may create tables. Running it twice, or at once from two

@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from semel.cli.options import option
-from semel.cli.policies import Published, policy_options, published
-from semel.cli.showing import print_json
+from semel.cli.output import print_json
+from semel.cli.policies import PublishedPolicy, policy_options, published
 from semel.core.policy import Policy
 from semel.core.rules import Rule, policy_for
 from semel.http.openapi import SCHEMA, describe
@@ -62,7 +62,7 @@ def _fragment(policy: Policy) -> dict[str, Any]:
     }
 
 
-def _policies(found: Published) -> tuple[list[Rule], Policy]:
+def _policies(found: PublishedPolicy) -> tuple[list[Rule], Policy]:
     """The parts of the policies that a schema shows, back from the document."""
     document = found.document
     rest = Policy(headers=document["headers"], key_format=_key_format(document["key"]["format"]))

@@ -31,7 +31,7 @@ UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedStore:
     """A store, and its URL without password and options."""
 
     store: Store
@@ -49,17 +49,17 @@ class Opened:
         return wall_ms() if now_ms is None else now_ms
 
 
-def opened(url: str) -> Opened:
+def opened(url: str) -> OpenedStore:
     """Open the store that an option names. A URL that is wrong is a usage error; a store that is away is not."""
     try:
-        found = Opened(open_store(url), StoreUrl.parse(url).shown)
+        found = OpenedStore(open_store(url), StoreUrl.parse(url).shown)
     except StoreMisconfigured as error:
         raise click.BadParameter(str(error)) from error
     click.get_current_context().call_on_close(found.store.close)
     return found
 
 
-def existing(url: str) -> Opened:
+def existing(url: str) -> OpenedStore:
     """The same for commands that look at records: a file that is not there has none, and is not made by looking."""
     found = opened(url)
     parts = StoreUrl.parse(url).parts
@@ -107,7 +107,7 @@ def new_store_option(command: F) -> F:
     return _store_option(opened)(command)
 
 
-def _store_option(opens: Callable[[str], Opened]) -> Callable[[F], F]:
+def _store_option(opens: Callable[[str], OpenedStore]) -> Callable[[F], F]:
     return option(
         "--store",
         type=opens,

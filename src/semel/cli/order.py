@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import click
 from msgspec.structs import replace
 
-from semel.cli.look import Look
 from semel.cli.options import COUNT_MAX, option
+from semel.cli.scan import RecordScan
 from semel.core.records import Record
 from semel.store import seen_as
 
@@ -37,7 +37,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class RecordList:
     """What a list shows. `order` says how it was sorted, among `scanned` records, which were all or not."""
 
     records: list[Record]
@@ -71,14 +71,14 @@ def order_of(sort: str | None, reverse: bool, scan_max: int | None) -> Order | N
     return None
 
 
-def first_of(records: Iterator[Record], limit: int, order: Order | None, look: Look) -> Listed:
+def first_of(records: Iterator[Record], limit: int, order: Order | None, look: RecordScan) -> RecordList:
     """The first `limit` records in the order that is asked for, else in the store's own."""
     if order is None:
         found = list(islice(records, limit + 1))
-        return Listed(found[:limit], more=len(found) > limit)
+        return RecordList(found[:limit], more=len(found) > limit)
     read = [replace(record, result=None) for record in islice(records, order.scan_max)]
     scanned_all = next(records, None) is None
     now_ms, value = look.now_ms, FIELDS[order.field]
     read.sort(key=lambda record: (record.key.tenant, record.key.scope, record.key.name))
     read.sort(key=lambda record: value(record, now_ms), reverse=order.reverse)
-    return Listed(read[:limit], len(read) > limit or not scanned_all, order, len(read), scanned_all)
+    return RecordList(read[:limit], len(read) > limit or not scanned_all, order, len(read), scanned_all)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from semel.cli.options import count
-from semel.cli.showing import digest, print_json
+from semel.cli.output import digest, print_json
 from semel.core.records import Record
 
 Refused = tuple[Record, str]

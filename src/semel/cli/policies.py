@@ -34,7 +34,7 @@ SIZE_MAX = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedPolicy:
     """The policy document, and where it came from."""
 
     document: dict[str, Any]
@@ -55,18 +55,18 @@ def policy_options(command: F) -> F:
     return command
 
 
-def published(url: str | None, app: str | None, rules: Path | None, path: str) -> Published:
+def published(url: str | None, app: str | None, rules: Path | None, path: str) -> PublishedPolicy:
     """The policy that was asked for; without any source, the default one."""
     given = [each for each in (url, app, rules) if each is not None]
     if len(given) > 1:
         raise click.UsageError("Give only one of --url, --app and --rules.")
     if url is not None:
-        return Published(_from_service(url, path), url)
+        return PublishedPolicy(_from_service(url, path), url)
     if app is not None:
-        return Published(_from_app(app, path), app)
+        return PublishedPolicy(_from_app(app, path), app)
     if rules is not None:
-        return Published(_from_rules(rules), str(rules))
-    return Published(document(Gate(Policy())), "default")
+        return PublishedPolicy(_from_rules(rules), str(rules))
+    return PublishedPolicy(document(Gate(Policy())), "default")
 
 
 def _from_service(url: str, path: str) -> dict[str, Any]:

@@ -8,12 +8,12 @@ from pathlib import Path
 import click
 
 from semel.cli.options import Number, option
-from semel.codecs.printable import visible
+from semel.codecs.terminal import visible
 from semel.probe.effects import counter
 from semel.probe.judge import Mark, judge
-from semel.probe.probes import FirstFailed, Settings, observe
+from semel.probe.probes import FirstFailed, ProbeSettings, observe
 from semel.probe.report import as_json, as_text, redacted, shown_url
-from semel.probe.wire import BadRequest, Request
+from semel.probe.wire import BadRequest, ProbeRequest
 
 PARALLEL_MAX = 200
 
@@ -84,8 +84,8 @@ def try_(
         given = tuple(_header(each) for each in headers)
         if any(name.lower() == key_header.lower() for name, _ in given):
             raise BadRequest(f"each try brings a key of its own: leave the header {key_header} out")
-        request = Request(method.upper(), url, given, _body(data), key_header)
-        settings = Settings(
+        request = ProbeRequest(method.upper(), url, given, _body(data), key_header)
+        settings = ProbeSettings(
             request,
             other_body=None if other_data is None else _body(other_data),
             identity=None if identity is None else _header(identity),
@@ -110,7 +110,7 @@ def try_(
         sys.exit(1)
 
 
-def _ask(settings: Settings) -> None:
+def _ask(settings: ProbeSettings) -> None:
     where = shown_url(settings.request.url)
     warning = f"This sends up to {settings.requests} real requests to {where}; some are meant to take effect."
     if not sys.stdin.isatty():
@@ -118,7 +118,7 @@ def _ask(settings: Settings) -> None:
     click.confirm(f"{warning} Go on?", abort=True, err=True)
 
 
-def _not_accepted(failed: FirstFailed, request: Request) -> str:
+def _not_accepted(failed: FirstFailed, request: ProbeRequest) -> str:
     reply = failed.reply
     hint = "Give a request that succeeds: nothing can be said about repeats of one that does not."
     if reply.status in (401, 403):

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import click
 
-from semel.cli.ends import unknown_in, warn_of_near_end
-from semel.cli.look import Look
-from semel.cli.options import COUNT_MAX, Number, Opened, count, json_option, option, store_option
-from semel.cli.showing import print_json
+from semel.cli.expiry import unknown_in, warn_of_near_end
+from semel.cli.options import COUNT_MAX, Number, OpenedStore, count, json_option, option, store_option
+from semel.cli.output import print_json
+from semel.cli.scan import RecordScan
 from semel.store import Inspectable, Store
 
 
@@ -21,7 +21,7 @@ from semel.store import Inspectable, Store
 @option("--limit", type=click.IntRange(1, COUNT_MAX), help="Stop after N records; all by default.")
 @option("--rate", type=Number(0, COUNT_MAX, min_open=True), help="Delete at most N records a second, on average.")
 @json_option
-def purge(store: Opened, batch: int, limit: int | None, rate: float | None, json: bool) -> None:
+def purge(store: OpenedStore, batch: int, limit: int | None, rate: float | None, json: bool) -> None:
     """Delete records past retention, in batches, beside live traffic.
 
     It deletes only records past retention, so it does not ask. Run it regularly (cron, a timer), or run
@@ -49,7 +49,7 @@ def purge(store: Opened, batch: int, limit: int | None, rate: float | None, json
     else:
         click.echo(f"Purged {count(purged)}.")
     if isinstance(store.store, Inspectable):
-        look = Look(store.store)
+        look = RecordScan(store.store)
         warn_of_near_end(unknown_in(look), look.now_ms)
 
 

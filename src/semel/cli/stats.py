@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from semel.cli.look import Look
-from semel.cli.options import COUNT_MAX, Opened, json_option, option, store_option
-from semel.cli.showing import print_json, print_table
+from semel.cli.options import COUNT_MAX, OpenedStore, json_option, option, store_option
+from semel.cli.output import print_json, print_table
+from semel.cli.scan import RecordScan
 from semel.store import Counts, Filter
 
 
@@ -28,7 +28,7 @@ class Shares:
     tenants: Counter[str] = field(default_factory=Counter)
     scopes: Counter[str] = field(default_factory=Counter)
 
-    def add_all(self, look: Look, scan_max: int) -> None:
+    def add_all(self, look: RecordScan, scan_max: int) -> None:
         records = look.records(Filter())
         for record in islice(records, scan_max):
             self.scanned += 1
@@ -53,7 +53,7 @@ class Shares:
     "--scan-max", type=click.IntRange(1, COUNT_MAX), default=10_000, help="Look at no more than N records for that."
 )
 @json_option
-def stats(store: Opened, top: int, scan_max: int, json: bool) -> None:
+def stats(store: OpenedStore, top: int, scan_max: int, json: bool) -> None:
     """Count records by state, tenant and scope.
 
     States are counted in the store. Tenants and scopes are counted by looking at records, up to --scan-max of them. If
@@ -66,7 +66,7 @@ def stats(store: Opened, top: int, scan_max: int, json: bool) -> None:
       semel stats
       semel stats --top 3 --scan-max 100000 --json
     """
-    look, shares = Look(store.inspectable), Shares()
+    look, shares = RecordScan(store.inspectable), Shares()
     counts = store.inspectable.counts()
     if top:
         shares.add_all(look, scan_max)

@@ -7,10 +7,9 @@ from itertools import chain
 
 import click
 
-from semel.cli.ends import warn_of_near_end
-from semel.cli.look import Look
+from semel.cli.expiry import warn_of_near_end
 from semel.cli.options import (
-    Opened,
+    OpenedStore,
     duration,
     form_of,
     json_option,
@@ -21,7 +20,8 @@ from semel.cli.options import (
     store_option,
 )
 from semel.cli.order import first_of, order_of, order_options
-from semel.cli.showing import print_records, seconds
+from semel.cli.output import print_records, seconds
+from semel.cli.scan import RecordScan
 from semel.store import Filter
 
 
@@ -44,7 +44,7 @@ from semel.store import Filter
 @click.pass_context
 def stuck(
     ctx: click.Context,
-    store: Opened,
+    store: OpenedStore,
     tenant: str | None,
     scope: str | None,
     older_than: timedelta,
@@ -72,7 +72,7 @@ def stuck(
     form, order = form_of(json, json_lines), order_of(sort, reverse, scan_max)
     held_ms = round(older_than.total_seconds() * 1000)
     asked = (Filter("unknown", tenant, scope), Filter("in_progress", tenant, scope, older_than_ms=held_ms))
-    look = Look(store.inspectable)
+    look = RecordScan(store.inspectable)
     found = first_of(chain.from_iterable(map(look.records, asked)), limit, order, look)
     if found.records or look.count or form != "table":
         print_records(found, look, names=names, form=form)

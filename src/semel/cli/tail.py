@@ -9,10 +9,10 @@ from time import monotonic, sleep
 
 import click
 
-from semel.cli.changes import Change, Changes
+from semel.cli.changes import Changes, RecordChange
 from semel.cli.options import (
     COUNT_MAX,
-    Opened,
+    OpenedStore,
     duration,
     json_option,
     limit_option,
@@ -20,8 +20,8 @@ from semel.cli.options import (
     option,
     store_option,
 )
-from semel.cli.showing import digest, moment, summary
-from semel.codecs.printable import json_text, visible
+from semel.cli.output import digest, moment, summary
+from semel.codecs.terminal import json_text, visible
 from semel.store import Filter
 
 EVERY_MIN = timedelta(milliseconds=10)
@@ -40,7 +40,7 @@ SLOW_S = 1.0
 @names_option
 @json_option
 def tail(
-    store: Opened,
+    store: OpenedStore,
     tenant: str | None,
     scope: str | None,
     prefix: str,
@@ -77,7 +77,7 @@ def tail(
         return  # how it is meant to end
 
 
-def _follow(changes: Changes, every: timedelta, from_start: bool) -> Iterator[Change]:
+def _follow(changes: Changes, every: timedelta, from_start: bool) -> Iterator[RecordChange]:
     every_s, is_told = every.total_seconds(), False
     began_s = monotonic()
     there = changes.begin()
@@ -93,7 +93,7 @@ def _follow(changes: Changes, every: timedelta, from_start: bool) -> Iterator[Ch
         yield from changes.look_again()
 
 
-def _line(change: Change, names: bool) -> str:
+def _line(change: RecordChange, names: bool) -> str:
     key = change.record.key
     shown = key.name if names else digest(key.name)
     texts = (
@@ -107,6 +107,6 @@ def _line(change: Change, names: bool) -> str:
     return "  ".join(map(visible, texts))
 
 
-def _document(change: Change, names: bool) -> str:
+def _document(change: RecordChange, names: bool) -> str:
     told = {"event": change.what, "seen": moment(change.seen_ms)}
     return json_text(told | summary(change.record, change.seen_ms, names=names))

@@ -15,12 +15,12 @@ from typing import Any
 
 import click
 
-from semel.cli.ending import result_of
-from semel.cli.finding import DIGEST_SIZE
-from semel.cli.given import value_of
-from semel.cli.showing import digest
+from semel.cli.actions import result_of
+from semel.cli.answers import value_of
+from semel.cli.output import digest
+from semel.cli.selection import DIGEST_SIZE
 from semel.codecs import responses, values
-from semel.codecs.printable import visible
+from semel.codecs.terminal import visible
 from semel.core.records import Result
 
 LINES_MAX = 100_000
@@ -35,7 +35,7 @@ HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SeenAttempt:
     """Which attempt of which record was looked at."""
 
     tenant: str
@@ -50,21 +50,21 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class LineVerdict:
     """What one line says: the result that repeats will get, or None because nothing was done."""
 
     line: int
-    place: Place
+    place: SeenAttempt
     result: Result | None
 
 
 @dataclass(frozen=True, slots=True)
-class Invalid:
+class InvalidLine:
     line: int
     reason: str
 
 
-def read_verdicts(lines: Iterable[bytes]) -> Iterator[Verdict | Invalid]:
+def read_verdicts(lines: Iterable[bytes]) -> Iterator[LineVerdict | InvalidLine]:
     """Each line that is not blank, understood or with the reason why not."""
     seen: dict[tuple[str, str, str], int] = {}
     for number, line in enumerate(lines, 1):
@@ -77,7 +77,7 @@ def read_verdicts(lines: Iterable[bytes]) -> Iterator[Verdict | Invalid]:
             if before := seen.get(verdict.place.record):
                 raise ValueError(f"line {before} is about the same record")
         except (ValueError, click.UsageError) as error:
-            yield Invalid(number, error.message if isinstance(error, click.UsageError) else str(error))
+            yield InvalidLine(number, error.message if isinstance(error, click.UsageError) else str(error))
             if number > LINES_MAX:
                 return
         else:
@@ -85,7 +85,7 @@ def read_verdicts(lines: Iterable[bytes]) -> Iterator[Verdict | Invalid]:
             yield verdict
 
 
-def _verdict(number: int, line: bytes) -> Verdict:
+def _verdict(number: int, line: bytes) -> LineVerdict:
     if len(line) > LINE_MAX:
         raise ValueError(f"it is longer than {LINE_MAX} bytes")
     try:
@@ -95,7 +95,7 @@ def _verdict(number: int, line: bytes) -> Verdict:
     if not isinstance(found, dict):
         raise ValueError("it is not a JSON object, as semel stuck --json-lines prints them")
     _refuse_unknown(found, MEMBERS, "")
-    place = Place(
+    place = SeenAttempt(
         _text(found, "tenant"), _text(found, "scope"), _text(found, "digest"), _text(found, "owner"), _attempt(found)
     )
     if not re.fullmatch(rf"[0-9a-f]{{{DIGEST_SIZE}}}", place.digest):
@@ -107,9 +107,9 @@ def _verdict(number: int, line: bytes) -> Verdict:
         case "nothing-done":
             if found.get(ANSWER) is not None:
                 raise ValueError(f"verdict is {NOTHING_DONE!r}, and there is an answer: it is one or the other")
-            return Verdict(number, place, None)
+            return LineVerdict(number, place, None)
         case "answer":
-            return Verdict(number, place, _answer(found.get(ANSWER)))
+            return LineVerdict(number, place, _answer(found.get(ANSWER)))
         case None:
             raise ValueError(f'it has no verdict: add "verdict": "{NOTHING_DONE}", or "{ANSWER}" and the answer')
         case other:

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar, assert_never, cast
 
 from semel.codecs.annotations import classes_in
 from semel.codecs.shapes import Adapter
-from semel.codecs.tagged import Known, Tagged
+from semel.codecs.tags import Known, Tagged
 from semel.core.fingerprint import digest
 from semel.core.records import Result
 from semel.errors import RecordUnreadable

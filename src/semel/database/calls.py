@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from semel.database import events as sequences
 from semel.database import rows
-from semel.database.driving import arun, run
 from semel.database.rows import Stale
+from semel.database.runner import arun, run
 from semel.database.tables import AnyTable, Row, table_of
 
 TRIES_MAX = 5

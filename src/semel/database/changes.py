@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from semel.connections import Dialect, NamedRows
 from semel.core.effects import Plan, do
-from semel.database.tables import Change, Lock, Row, Table, Values
+from semel.database.tables import Lock, Row, RowChange, Table, Values
 from semel.errors import StoreMisconfigured
 from semel.stores.sql.errors import Duplicate
 
@@ -46,7 +46,7 @@ def updated(table: Table, where: Values, values: Values, counter: str, version: 
     changing = table.update({**where, counter: version}, values, counter)
     if table.dialect is not Dialect.MARIADB:
         return (yield from do(changing))
-    if not (yield from do(Change(changing))):
+    if not (yield from do(RowChange(changing))):
         return []
     # Ours since the update; its new values are what finds it, where they are part of the condition.
     now = {column: values.get(column, value) for column, value in where.items()}
@@ -55,7 +55,7 @@ def updated(table: Table, where: Values, values: Values, counter: str, version: 
 
 def deleted(table: Table, where: Values) -> Plan[None]:
     deleting = table.delete(where)
-    yield from do(Change(deleting) if table.dialect is Dialect.MARIADB else deleting)
+    yield from do(RowChange(deleting) if table.dialect is Dialect.MARIADB else deleting)
 
 
 def check_unique(table: Table, columns: Sequence[str]) -> Plan[None]:

@@ -44,7 +44,7 @@ class Insert(Effect[NamedRows], frozen=True):
     of: Asked
 
 
-class Change(Effect[int], frozen=True):
+class RowChange(Effect[int], frozen=True):
     """For MariaDB, which has no UPDATE … RETURNING: says how many rows there were."""
 
     of: Asked

@@ -34,7 +34,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class BankStatement:
     """An account: its newest entries first, and what all of them have left."""
 
     account: str
@@ -69,12 +69,12 @@ class Bank:
             ).fetchone()
         return Entry(*row) if row else None
 
-    def statement(self, account: str) -> Statement:
+    def statement(self, account: str) -> BankStatement:
         with closing(self._open()) as database:
             totals = "SELECT count(*), coalesce(sum(amount), 0) FROM entries WHERE account = ?"
             count, spent = database.execute(totals, (account,)).fetchone()
             rows = database.execute(f"{SELECT} ORDER BY number DESC LIMIT {SHOWN}", (account,)).fetchall()
-        return Statement(account, OPENING, OPENING - spent, count, [Entry(*row) for row in rows])
+        return BankStatement(account, OPENING, OPENING - spent, count, [Entry(*row) for row in rows])
 
     def _open(self) -> sqlite3.Connection:
         return sqlite3.connect(self._file, timeout=10, isolation_level=None)

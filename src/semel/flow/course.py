@@ -18,7 +18,7 @@ from semel.core.records import Key, Lease, Record
 from semel.core.tables import Ending
 from semel.errors import InProgress, KeyReused, Misuse, OutcomeUnknown
 from semel.flow.definition import INSTANCE_BYTES, Definition, Life, R
-from semel.flow.steps import In, Turn
+from semel.flow.steps import In, StepTurn
 from semel.flow.turns import ROUNDS_MAX, Attempt, Overtaken
 from semel.runtime.calls import Call, Ended, Found, ResolveSeen, refusal
 from semel.runtime.host import AnyHost
@@ -93,7 +93,7 @@ class Course(Generic[In, R]):
         attempt = Attempt(self._definition, life, lease, (yield from self._read_plan(life)), self._front)
         outcome: Returned[Any] | Raised = Returned(None)
         for number, step in enumerate(self._definition.steps, 1):
-            outcome = yield from attempt.once(Turn(step))
+            outcome = yield from attempt.once(StepTurn(step))
             if isinstance(outcome, Raised):
                 yield from self._go_back(attempt, number)
                 break
@@ -108,7 +108,7 @@ class Course(Generic[In, R]):
         for number in range(begun, 0, -1):
             step = self._definition.steps[number - 1]
             if step.undo is not None and not (number == begun and step.kind == "tx"):
-                yield from attempt.once(Turn(step, undo=True))
+                yield from attempt.once(StepTurn(step, undo=True))
 
     def _held_now(self, life: Life) -> Plan[Outcome[R]]:
         """An overtaken attempt has no answer of its own: it gives what the store holds."""
@@ -155,7 +155,7 @@ class Course(Generic[In, R]):
 
     # From outside
 
-    def resolve(self, turn: Turn[In], answer: object) -> Plan[bool]:
+    def resolve(self, turn: StepTurn[In], answer: object) -> Plan[bool]:
         """Say how an interrupted step ended. False when it is not interrupted (any more)."""
         record = yield from self._abandoned()
         life = Life(self._key, record.fingerprint)

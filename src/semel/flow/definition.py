@@ -14,7 +14,7 @@ from semel.core.fingerprint import function_digest
 from semel.core.policy import Policy
 from semel.core.records import NAME_MAX, Key, Result, check_text
 from semel.errors import StoreMisconfigured, Unstorable
-from semel.flow.steps import In, Step, Turn
+from semel.flow.steps import In, Step, StepTurn
 from semel.runtime.options import DEFAULTS, Options, Settings
 
 R = TypeVar("R")
@@ -82,10 +82,10 @@ class Definition(Generic[In, R]):
     def printed(self, input: In) -> str:
         return function_digest([b"flow", self.plans.canonical(input)])
 
-    def values(self, turn: Turn[In]) -> Values[Any]:
+    def values(self, turn: StepTurn[In]) -> Values[Any]:
         return self._undone if turn.undo else self._done[turn.step.name]
 
-    def encode(self, turn: Turn[In], ended: Returned[Any] | Raised) -> Result:
+    def encode(self, turn: StepTurn[In], ended: Returned[Any] | Raised) -> Result:
         """What is recorded of a step or undo. A result that cannot be kept is an error: later steps would lack it."""
         kept = Returned(None) if turn.undo else ended
         result = self.values(turn).encode(kept)

@@ -13,7 +13,7 @@ from semel.flow.course import Course
 from semel.flow.definition import Definition, R
 from semel.flow.executors import AsyncExecutor, Executor
 from semel.flow.recovery import Recovered, recovering
-from semel.flow.steps import In, Step, Turn
+from semel.flow.steps import In, Step, StepTurn
 from semel.runtime.arguments import check_options
 from semel.runtime.calls import not_kept
 from semel.runtime.host import async_host_of, host_of
@@ -64,7 +64,7 @@ class Flow(Generic[In, R]):
         `answer` is what the step would have returned, a final error that it would have raised, or `NotDone()`: it may
         run again. False when the step is not interrupted (any more).
         """
-        turn = Turn(self._definition.step(step), undo)
+        turn = StepTurn(self._definition.step(step), undo)
         return self._executor().run(self._course(self._definition.key(key, tenant)).resolve(turn, answer))
 
     def _executor(self) -> Executor:
@@ -108,7 +108,7 @@ class AsyncFlow(Generic[In, R]):
 
     async def resolve(self, key: str, step: str, answer: object, *, undo: bool = False, tenant: str = "") -> bool:
         """Say how an interrupted `unsafe` step of a flow ended, or its undo; see `Flow.resolve`."""
-        turn = Turn(self._definition.step(step), undo)
+        turn = StepTurn(self._definition.step(step), undo)
         return await self._executor().run(self._course(self._definition.key(key, tenant)).resolve(turn, answer))
 
     def _executor(self) -> AsyncExecutor:

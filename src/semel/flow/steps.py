@@ -24,7 +24,7 @@ class FlowOperation(Operation, Generic[In]):
     __slots__ = ("input", "results", "step_key")
 
     def __init__(
-        self, lease: Lease, kept: Kept | None, turn: Turn[In], input: In, results: Mapping[str, object]
+        self, lease: Lease, kept: Kept | None, turn: StepTurn[In], input: In, results: Mapping[str, object]
     ) -> None:
         super().__init__(lease, kept)
         self.input: In = input
@@ -53,7 +53,7 @@ class Step(Generic[In]):
 
 
 @dataclass(frozen=True, slots=True)
-class Turn(Generic[In]):
+class StepTurn(Generic[In]):
     """A step, on the way forward or back."""
 
     step: Step[In]

@@ -31,7 +31,7 @@ from semel.core.records import Lease, Occupied, Record, Result
 from semel.core.tables import Ending
 from semel.errors import InProgress, NotExecuted, OutcomeUnknown, ResultNotKept, StoreError
 from semel.flow.definition import Definition, Life
-from semel.flow.steps import In, Turn
+from semel.flow.steps import In, StepTurn
 from semel.runtime.calls import ResolveSeen, refusal
 from semel.runtime.host import AnyHost
 
@@ -58,7 +58,7 @@ Ended = Returned[Any] | Raised | Failed
 class Invoke(Effect[Ended], Generic[In], frozen=True):
     """Call the function of a step or an undo."""
 
-    turn: Turn[In]
+    turn: StepTurn[In]
     lease: Lease
     input: In
     results: Mapping[str, object]
@@ -88,7 +88,7 @@ class Attempt(Generic[In]):
         self._owner = f"{lease.attempt}.{lease.owner}"
         self.results: dict[str, object] = {}
 
-    def once(self, turn: Turn[In]) -> Plan[Returned[Any] | Raised]:
+    def once(self, turn: StepTurn[In]) -> Plan[Returned[Any] | Raised]:
         """Do it, or tell how it ended. Whatever else may be is raised."""
         if (yield from do(Renew(self._lease, self._policy.lease_ms))) is None:
             raise Overtaken
@@ -111,7 +111,7 @@ class Attempt(Generic[In]):
                     raise refusal(found, self._life.at(turn.place))
         raise InProgress(f"{turn.place} of the flow {self._life.key.name!r} changes hands too often: ask again later")
 
-    def _try(self, turn: Turn[In]) -> Plan[Found]:
+    def _try(self, turn: StepTurn[In]) -> Plan[Found]:
         invoke = Invoke(turn, self._lease, self._input, dict(self.results))
         if turn.step.kind == "tx":
             return (yield from self._transact(invoke))
@@ -147,14 +147,14 @@ class Attempt(Generic[In]):
             case _:
                 assert_never(ended)
 
-    def _claim(self, turn: Turn[In]) -> Plan[Run | Replay | InFlight | Unknown | Mismatch | Expired]:
+    def _claim(self, turn: StepTurn[In]) -> Plan[Run | Replay | InFlight | Unknown | Mismatch | Expired]:
         key = self._life.at(turn.place)
         decision = yield from acquire(key, self._life.printed, self._owner, self._policy, wait_ms=0)
         if isinstance(decision, Undecided):
             self._front.abandon_later(Lease(key, self._owner, 1, 0))
         return decision if isinstance(decision, Run) else _held(decision)
 
-    def _record(self, turn: Turn[In], lease: Lease, ended: Ended) -> Plan[Returned[Any] | Raised]:
+    def _record(self, turn: StepTurn[In], lease: Lease, ended: Ended) -> Plan[Returned[Any] | Raised]:
         if isinstance(ended, Failed):
             if isinstance(ended.error, (NotExecuted, *self._definition.settings.policy.release_exceptions)):
                 yield from self._settle(lease, Ending.NOTHING_DONE, None)
@@ -170,7 +170,7 @@ class Attempt(Generic[In]):
         if isinstance(settlement, NotStored):
             raise settlement.error
 
-    def _kept(self, turn: Turn[In], result: Result) -> Returned[Any] | Raised:
+    def _kept(self, turn: StepTurn[In], result: Result) -> Returned[Any] | Raised:
         outcome: Outcome[Any] = self._definition.values(turn).decode(result)
         if isinstance(outcome, NotKept):
             raise ResultNotKept(f"what {turn.place} of {self._life.key.name!r} returned was not kept: {outcome.reason}")
@@ -182,7 +182,7 @@ class Attempt(Generic[In]):
         if number.isdigit() and int(number) >= self._lease.attempt:
             raise Overtaken
 
-    def _interrupted(self, turn: Turn[In]) -> str:
+    def _interrupted(self, turn: StepTurn[In]) -> str:
         undo = ", undo=True" if turn.undo else ""
         return (
             f"{turn.place} of the flow {self._life.key.name!r} of {self._life.key.scope} was cut off, and nobody can "

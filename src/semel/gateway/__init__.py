@@ -4,6 +4,6 @@ A supervisor listens and hands its socket to workers; each worker is the ASGI mi
 """
 
 from semel.gateway.rules import Rules, read_rules
-from semel.gateway.settings import Settings, SettingsInvalid
+from semel.gateway.settings import GatewaySettings, SettingsInvalid
 
-__all__ = ["Rules", "Settings", "SettingsInvalid", "read_rules"]
+__all__ = ["GatewaySettings", "Rules", "SettingsInvalid", "read_rules"]

@@ -7,12 +7,12 @@ import uuid
 from semel.asgi.types import Message, Receive, Scope, Send, send_response
 from semel.core import http
 from semel.errors import OutcomeUnknown
-from semel.gateway.forward import Forwarder
+from semel.gateway.forwarder import Forwarder
 from semel.gateway.headers import with_date
-from semel.gateway.readings import CONTRADICTION, RuledMiddleware, read_path
+from semel.gateway.paths import CONTRADICTION, RuledMiddleware, read_path
 from semel.gateway.reports import REPORT, Report
 from semel.gateway.rules import Rules
-from semel.gateway.settings import Settings
+from semel.gateway.settings import GatewaySettings
 from semel.gateway.tenants import identify_by
 from semel.gateway.upstream import CONNECTIONS_MAX
 from semel.http.gate import Gate
@@ -24,7 +24,7 @@ class Gateway:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: GatewaySettings,
         rules: Rules,
         *,
         on_event: OnEvent = ignore,

@@ -59,7 +59,7 @@ class Waiting(Protocol):
         """Close, with a reason if the caller has begun a request."""
 
 
-class Connections:
+class CallerConnections:
     """The callers' connections that may give way to a new one when there are too many.
 
     First are those without a whole head, the longest waiting one before the others: nothing of their requests has run.

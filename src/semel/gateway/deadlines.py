@@ -14,9 +14,9 @@ from typing import Any
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from semel.gateway.connections import Connections
-from semel.gateway.settings import Settings
-from semel.gateway.strict import Part, Refused, StrictProtocol
+from semel.gateway.connections import CallerConnections
+from semel.gateway.http1 import MessageRefused, Part, StrictProtocol
+from semel.gateway.settings import GatewaySettings
 
 FULL = "There are {} connections already. Nothing was run: try again later."
 GIVEN_WAY = "The gateway is full, and this request has not arrived in whole: send it again later."
@@ -55,7 +55,7 @@ class TimedProtocol(StrictProtocol):
 
     flow: MeasuredFlow
 
-    def __init__(self, settings: Settings, connections: Connections, **given: Any) -> None:
+    def __init__(self, settings: GatewaySettings, connections: CallerConnections, **given: Any) -> None:
         super().__init__(**given)
         self.timeout_keep_alive = settings.idle_timeout_s  # type: ignore[assignment]  # any number of seconds will do
         self._settings = settings
@@ -71,7 +71,7 @@ class TimedProtocol(StrictProtocol):
         self.flow = MeasuredFlow(transport, self)  # pyright: ignore[reportIncompatibleVariableOverride]
         most = self._others.callers_max
         if len(self.connections) > most and not self._others.make_room(self.loop.time()):
-            self._refuse(Refused(FULL.format(most), 503))
+            self._refuse(MessageRefused(FULL.format(most), 503))
             return
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
             sock: socket.socket = transport.get_extra_info("socket")
@@ -118,7 +118,7 @@ class TimedProtocol(StrictProtocol):
             self.connections.discard(self)
             self.transport.close()  # idle: an answer would be taken for that to the next request
         else:
-            self._refuse(Refused(GIVEN_WAY, 503))
+            self._refuse(MessageRefused(GIVEN_WAY, 503))
 
     def retire(self) -> None:
         """Say `Connection: close` in the answer that is due. An idle connection stays, for a request on its way."""
@@ -138,7 +138,7 @@ class TimedProtocol(StrictProtocol):
         if self._awaited is Part.BODY:
             self._others.await_body(self, now)
 
-    def _refuse(self, refused: Refused) -> None:
+    def _refuse(self, refused: MessageRefused) -> None:
         super()._refuse(refused)
         self.connections.discard(self)  # it is closing, and not one of those that the server counts
 
@@ -177,7 +177,7 @@ class TimedProtocol(StrictProtocol):
         if self.transport.is_closing():
             return
         if self._awaited is Part.HEAD:
-            self._refuse(Refused(LATE_HEAD.format(settings.head_timeout_s), 408))
+            self._refuse(MessageRefused(LATE_HEAD.format(settings.head_timeout_s), 408))
             return
         earned = settings.body_timeout_s + self._body_size / settings.body_rate + self.flow.paused_s(now)
         if (left := self._body_began + earned - now) > 0:
@@ -185,4 +185,4 @@ class TimedProtocol(StrictProtocol):
         elif self.flow.read_paused:  # the next part may be here already
             self._timer = self.loop.call_later(settings.body_timeout_s, self._expire)
         else:
-            self._refuse(Refused(LATE_BODY.format(settings.body_timeout_s, settings.body_rate), 408))
+            self._refuse(MessageRefused(LATE_BODY.format(settings.body_timeout_s, settings.body_rate), 408))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from semel.gateway.rules import Rules
-    from semel.gateway.settings import Settings
+    from semel.gateway.settings import GatewaySettings
 
 FIELD = "semel_"
 """What the names of a log record's own fields begin with. A line of text has them in its message already."""
@@ -133,7 +133,7 @@ def _kind_of(record: logging.LogRecord) -> tuple[str, int, str] | None:
     return record.name, record.levelno, str(fields.get("semel_event", record.msg))
 
 
-class Log:
+class GatewayLog:
     """The log of this process."""
 
     def __init__(self) -> None:
@@ -142,7 +142,7 @@ class Log:
         logging.getLogger().addHandler(self._handler)
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
 
-    def set(self, settings: Settings, rules: Rules | None = None) -> None:
+    def set(self, settings: GatewaySettings, rules: Rules | None = None) -> None:
         """Write as the options say, else as the rules file says. At the level debug nothing is summed."""
         told = None if rules is None else rules.log
         level = logging.getLevelName((settings.log_level or (told and told.level) or "info").upper())

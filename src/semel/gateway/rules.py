@@ -51,7 +51,7 @@ class LogTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 NO_LOG_TABLE = LogTable()
 
 
-class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RulesFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The tables that a file may have."""
 
     policy: Table = {}
@@ -93,7 +93,7 @@ def parse_rules(text: str, name: str) -> Rules:
     except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, and nesting without end
         raise SettingsInvalid(f"{name}: this is not TOML: {error}") from None
     try:
-        file = msgspec.convert(tables, File)
+        file = msgspec.convert(tables, RulesFile)
     except msgspec.ValidationError as error:
         raise SettingsInvalid(f"{name}: {_placed(str(error))}") from None
     policy = _policy(f"{name}, [policy]", file.policy, POLICY_FIELDS, DEFAULT)

@@ -35,7 +35,7 @@ class SettingsInvalid(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class GatewaySettings:
     """The settings of one gateway. Durations are seconds."""
 
     upstream: str

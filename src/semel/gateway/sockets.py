@@ -10,7 +10,7 @@ import os
 import socket
 from dataclasses import dataclass
 
-from semel.gateway.settings import DEFAULT_LISTEN, Settings, SettingsInvalid, address
+from semel.gateway.settings import DEFAULT_LISTEN, GatewaySettings, SettingsInvalid, address
 
 BACKLOG = 2_048
 HANDED_OVER = "SEMEL_HANDED_OVER"
@@ -38,7 +38,7 @@ class Sockets:
                 each.close()
 
 
-def open_sockets(settings: Settings) -> Sockets:
+def open_sockets(settings: GatewaySettings) -> Sockets:
     """What was handed over, else new ones."""
     text = os.environ.pop(HANDED_OVER, "")
     if text:

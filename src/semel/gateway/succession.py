@@ -17,9 +17,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
-from semel.gateway.logs import Log
+from semel.gateway.logs import GatewayLog
 from semel.gateway.rules import Rules
-from semel.gateway.settings import Settings
+from semel.gateway.settings import GatewaySettings
 from semel.gateway.sockets import HANDED_OVER, Sockets, open_sockets, shown_address
 from semel.gateway.supervisor import METRICS, Supervisor
 
@@ -101,7 +101,7 @@ class Successor:
 class Succession:
     """One generation serves. Others may still finish."""
 
-    def __init__(self, settings: Settings, rules: Rules, sockets: Sockets, log: Log) -> None:
+    def __init__(self, settings: GatewaySettings, rules: Rules, sockets: Sockets, log: GatewayLog) -> None:
         self._sockets = sockets
         self._first = Supervisor(settings, rules, sockets, log)
         self._serving: Generation = self._first
@@ -199,7 +199,7 @@ class Succession:
         self._running[task] = generation
 
 
-async def supervise(settings: Settings, rules: Rules, log: Log) -> int:
+async def supervise(settings: GatewaySettings, rules: Rules, log: GatewayLog) -> int:
     """Run a gateway. The exit status is 0, or 1 if no worker could start."""
     sockets = open_sockets(settings)
     try:

@@ -16,9 +16,9 @@ from tempfile import TemporaryDirectory
 
 from semel.errors import StoreMisconfigured
 from semel.gateway.admin import Admin, trouble_with
-from semel.gateway.logs import Log
+from semel.gateway.logs import GatewayLog
 from semel.gateway.rules import Rules, read_rules
-from semel.gateway.settings import Settings, SettingsInvalid
+from semel.gateway.settings import GatewaySettings, SettingsInvalid
 from semel.gateway.sockets import Sockets
 from semel.gateway.worker import Stop, listener_of, work
 from semel.http.gate import Gate
@@ -53,7 +53,7 @@ class Worker:
         self.ready = False
 
 
-def checked(settings: Settings, log: Log) -> Rules:
+def checked(settings: GatewaySettings, log: GatewayLog) -> Rules:
     """Read the rules as a worker would use them, so that what is wrong is said before anything is changed."""
     rules = read_rules(settings.rules)
     try:
@@ -78,7 +78,7 @@ def _in_options(error: str) -> str:
 class Supervisor:
     """Runs one generation of a gateway: this process and its workers."""
 
-    def __init__(self, settings: Settings, rules: Rules, sockets: Sockets, log: Log) -> None:
+    def __init__(self, settings: GatewaySettings, rules: Rules, sockets: Sockets, log: GatewayLog) -> None:
         self.settings = settings
         self._log = log
         self.sockets = sockets

@@ -23,7 +23,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from semel.gateway.headers import Pair
-from semel.gateway.settings import Settings
+from semel.gateway.settings import GatewaySettings
 
 CONNECTIONS_MAX = 1_000
 HEAD_MAX = 65_536
@@ -46,7 +46,7 @@ class Cut(Exception):
 class Upstream:
     """The connections of one event loop to the one upstream there is."""
 
-    def __init__(self, settings: Settings, connections_max: int = CONNECTIONS_MAX) -> None:
+    def __init__(self, settings: GatewaySettings, connections_max: int = CONNECTIONS_MAX) -> None:
         self._settings = settings
         self._connections_max = connections_max
         self._session: ClientSession | None = None

@@ -21,11 +21,11 @@ from typing import Any, cast
 import uvicorn
 
 from semel.gateway.app import Gateway
-from semel.gateway.connections import Connections, find_room
+from semel.gateway.connections import CallerConnections, find_room
 from semel.gateway.deadlines import TimedProtocol
-from semel.gateway.logs import Log
+from semel.gateway.logs import GatewayLog
 from semel.gateway.rules import Rules
-from semel.gateway.settings import Settings
+from semel.gateway.settings import GatewaySettings
 from semel.runtime.drive import OnEvent, ignore
 
 logger = logging.getLogger("semel.gateway")
@@ -47,7 +47,9 @@ class Stop(Enum):
 class Server(uvicorn.Server):
     """Tells the supervisor when it takes requests, leaves signals to it, and ends without a caller noticing."""
 
-    def __init__(self, config: uvicorn.Config, channel: Connection, connections: Connections, drain_s: float) -> None:
+    def __init__(
+        self, config: uvicorn.Config, channel: Connection, connections: CallerConnections, drain_s: float
+    ) -> None:
         super().__init__(config)
         self._channel = channel
         self._connections = connections
@@ -91,16 +93,16 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def work(settings: Settings, rules: Rules, listener: socket.socket, channel: Connection) -> None:
+def work(settings: GatewaySettings, rules: Rules, listener: socket.socket, channel: Connection) -> None:
     """Serve until the channel says stop or closes, then finish what has begun. Rules that come are applied."""
-    log = Log()
+    log = GatewayLog()
     log.set(settings, rules)
     # A terminal's Ctrl-C and a service manager's stop reach all of us: the supervisor decides, and tells each worker.
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     room = find_room(settings.connections_max)
     app = Gateway(settings, rules, on_event=listener_of(settings, rules), upstream_max=room.upstream)
-    connections = Connections(room.callers)
+    connections = CallerConnections(room.callers)
     protocol = partial(TimedProtocol, settings, connections)
     server = Server(
         uvicorn.Config(
@@ -130,7 +132,7 @@ def work(settings: Settings, rules: Rules, listener: socket.socket, channel: Con
     log.flush()
 
 
-def listener_of(settings: Settings, rules: Rules) -> OnEvent:
+def listener_of(settings: GatewaySettings, rules: Rules) -> OnEvent:
     """Metrics, if there is a port where they can be read. Operations are named as the rules name them."""
     if settings.admin is None:
         return ignore

@@ -9,14 +9,14 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from semel.probe.wire import Request
+from semel.probe.wire import ProbeRequest
 
 IDENTIFIES = re.compile(r"(^|_|-)(id|uuid|guid|number|no|ref|reference)$|[a-z]Id$", re.IGNORECASE)
 SECRET = re.compile(r"token|secret|password|passwd|auth|key|card|iban|ssn|cookie|session", re.IGNORECASE)
 SHOWN_MAX = 24
 
 
-def other_request(request: Request, given: bytes | None) -> Request:
+def other_request(request: ProbeRequest, given: bytes | None) -> ProbeRequest:
     """The request with another body: the one that was given, or the own one with one value changed."""
     if given is not None:
         return replace(request, body=given)

@@ -9,21 +9,21 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
-from semel.probe.wire import BadRequest, Request, send
+from semel.probe.wire import BadRequest, ProbeRequest, send
 
 Count = Callable[[], int]
 
 
-def counter(source: str, request: Request, timeout_s: float) -> Count:
+def counter(source: str, request: ProbeRequest, timeout_s: float) -> Count:
     """A function that reads the count now. A URL of the same service is asked with the request's credentials."""
     if source.startswith(("http://", "https://")):
         same = urlsplit(source)[:2] == urlsplit(request.url)[:2]
-        asked = Request("GET", source, tuple(request.headers) if same else (), key_header=request.key_header)
+        asked = ProbeRequest("GET", source, tuple(request.headers) if same else (), key_header=request.key_header)
         return lambda: _from_url(asked, timeout_s)
     return lambda: _from_command(source, timeout_s)
 
 
-def _from_url(request: Request, timeout_s: float) -> int:
+def _from_url(request: ProbeRequest, timeout_s: float) -> int:
     reply = send(request, timeout_s)
     if reply.status != 200:
         raise BadRequest(f"--effects {request.url}: {reply}, and 200 with a number is needed")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from semel.probe.bodies import other_request
 from semel.probe.effects import Count
-from semel.probe.wire import Reply, Request, send
+from semel.probe.wire import ProbeRequest, Reply, send
 
 LONG_KEY = 5_000
 SINGLE_TRIES = 10
@@ -48,8 +48,8 @@ class Observations:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    request: Request
+class ProbeSettings:
+    request: ProbeRequest
     other_body: bytes | None = None
     identity: tuple[str, str] | None = None
     parallel: int = 20
@@ -70,7 +70,7 @@ class FirstFailed(Exception):
         self.reply = reply
 
 
-def observe(settings: Settings) -> Observations:
+def observe(settings: ProbeSettings) -> Observations:
     """Make all tries. Real requests are sent, and some of them are meant to take effect."""
     request, key, crowd_key = settings.request, str(uuid.uuid4()), str(uuid.uuid4())
     other = other_request(request, settings.other_body)
@@ -93,7 +93,7 @@ def observe(settings: Settings) -> Observations:
     )
 
 
-def _stranger(settings: Settings) -> Request | None:
+def _stranger(settings: ProbeSettings) -> ProbeRequest | None:
     if settings.identity is not None:
         return settings.request.instead(*settings.identity)
     if (name := settings.request.credential) is None:
@@ -101,7 +101,7 @@ def _stranger(settings: Settings) -> Request | None:
     return settings.request.instead(name, f"Bearer semel-try-{uuid.uuid4().hex}")
 
 
-def _try(settings: Settings, what: str, *requests: Request, at_once: bool = True) -> Seen:
+def _try(settings: ProbeSettings, what: str, *requests: ProbeRequest, at_once: bool = True) -> Seen:
     settings.told(what)
     before = settings.count() if settings.count else 0
     if at_once and len(requests) > 1:
@@ -111,10 +111,10 @@ def _try(settings: Settings, what: str, *requests: Request, at_once: bool = True
     return Seen(tuple(replies), settings.count() - before if settings.count else None)
 
 
-def _at_once(requests: Sequence[Request], timeout_s: float) -> list[Reply]:
+def _at_once(requests: Sequence[ProbeRequest], timeout_s: float) -> list[Reply]:
     start = threading.Barrier(len(requests))
 
-    def go(request: Request) -> Reply:
+    def go(request: ProbeRequest) -> Reply:
         start.wait()
         return send(request, timeout_s)
 

@@ -7,9 +7,9 @@ import textwrap
 from collections.abc import Sequence
 from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
 
-from semel.codecs.printable import json_text, visible
-from semel.probe.judge import Mark, Verdict
-from semel.probe.wire import Request
+from semel.codecs.terminal import json_text, visible
+from semel.probe.judge import Mark, ProbeVerdict
+from semel.probe.wire import ProbeRequest
 
 SIGNS = {Mark.RIGHT: "✔", Mark.WRONG: "✘", Mark.UNCLEAR: "?"}
 WIDTH_MAX = 110
@@ -27,7 +27,7 @@ def shown_url(url: str) -> str:
     return urlunsplit((parts.scheme, host, parts.path, query, ""))
 
 
-def redacted(text: str, request: Request) -> str:
+def redacted(text: str, request: ProbeRequest) -> str:
     """Whatever the service or the network answered: a header's value that it repeats is not shown."""
     for _, value in request.headers:
         for secret in (value, value.partition(" ")[2]):  # the whole first, which holds the other
@@ -36,7 +36,7 @@ def redacted(text: str, request: Request) -> str:
     return text
 
 
-def as_text(verdicts: Sequence[Verdict], request: Request, *, counted: bool) -> str:
+def as_text(verdicts: Sequence[ProbeVerdict], request: ProbeRequest, *, counted: bool) -> str:
     width = min(WIDTH_MAX, shutil.get_terminal_size((WIDTH_MAX, 24)).columns)
     column = max(len(verdict.name) for verdict in verdicts) + 4
     lines = [f"{request.method} {shown_url(request.url)}", ""]
@@ -51,12 +51,12 @@ def as_text(verdicts: Sequence[Verdict], request: Request, *, counted: bool) -> 
     return "\n".join([*map(visible, lines), "", summary(verdicts), *notes])
 
 
-def summary(verdicts: Sequence[Verdict]) -> str:
+def summary(verdicts: Sequence[ProbeVerdict]) -> str:
     count = {mark: sum(verdict.mark is mark for verdict in verdicts) for mark in Mark}
     return f"{count[Mark.RIGHT]} right, {count[Mark.WRONG]} wrong, {count[Mark.UNCLEAR]} unclear."
 
 
-def as_json(verdicts: Sequence[Verdict], request: Request, *, counted: bool) -> str:
+def as_json(verdicts: Sequence[ProbeVerdict], request: ProbeRequest, *, counted: bool) -> str:
     document = {
         "method": request.method,
         "url": shown_url(request.url),

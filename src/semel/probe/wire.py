@@ -20,7 +20,7 @@ class BadRequest(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ProbeRequest:
     method: str
     url: str
     headers: Headers = ()
@@ -42,10 +42,10 @@ class Request:
         if not self.url.isascii() or not self.url.isprintable() or " " in self.url:
             raise BadRequest(f"URL {self.url!r}: percent-encode what is not plain ASCII, a blank as %20")
 
-    def under(self, key: str) -> Request:
+    def under(self, key: str) -> ProbeRequest:
         return replace(self, headers=(*self.headers, (self.key_header, key)))
 
-    def instead(self, name: str, value: str) -> Request:
+    def instead(self, name: str, value: str) -> ProbeRequest:
         """The same request with another value for one header."""
         others = tuple(header for header in self.headers if header[0].lower() != name.lower())
         return replace(self, headers=(*others, (name, value)))
@@ -99,7 +99,7 @@ class Reply:
         return f"{self.status} replayed" if self.marked else str(self.status)
 
 
-def send(request: Request, timeout_s: float) -> Reply:
+def send(request: ProbeRequest, timeout_s: float) -> Reply:
     """Send it once. Whatever goes wrong is an answer, too."""
     parts = urlsplit(request.url)
     connection = _connection(parts, timeout_s)
@@ -127,7 +127,7 @@ def _target(parts: SplitResult) -> str:
     return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
 
 
-def _complete(request: Request) -> Headers:
+def _complete(request: ProbeRequest) -> Headers:
     """The headers, with those that every client adds."""
     given = {name.lower() for name, _ in request.headers}
     added = {"Content-Length": str(len(request.body)), "Connection": "close", "User-Agent": "semel-try"}

@@ -35,14 +35,14 @@ class Census:
             raise TypeError(f"a {type(opened).__name__} cannot count its records")
         if inspect.iscoroutinefunction(opened.counts):
             raise TypeError(f"a {type(opened).__name__} belongs to an event loop: give its URL, to count in a thread")
-        self._rounds = PerProcess(lambda: Rounds(opened, clock_s))
+        self._rounds = PerProcess(lambda: CensusRounds(opened, clock_s))
 
     def latest(self) -> Counts | None:
         """The last count; None when there is none, or only an old one."""
         return self._rounds.get().latest()
 
 
-class Rounds:
+class CensusRounds:
     """The counts of one process, one after the other."""
 
     def __init__(self, store: Inspectable, clock_s: Callable[[], float]) -> None:

@@ -43,11 +43,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from semel.testing.asserting import aassert_idempotent, assert_idempotent
-    from semel.testing.blocking import BlockingStore
+    from semel.testing.assertions import aassert_idempotent, assert_idempotent
     from semel.testing.clock import ManualClock
     from semel.testing.contract import AsyncStoreContract, StoreContract
-    from semel.testing.crashing import CrashPoints, Killed
+    from semel.testing.crashes import CrashPoints, Killed
+    from semel.testing.loop_thread import BlockingStore
     from semel.testing.proxy import Fault, FaultProxy
     from semel.testing.transport import (
         AsyncDuplicatingTransport,
@@ -59,11 +59,11 @@ if TYPE_CHECKING:
 pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__)))
 
 WHERE = {
-    "asserting": "aassert_idempotent assert_idempotent",
-    "blocking": "BlockingStore",
+    "assertions": "aassert_idempotent assert_idempotent",
+    "loop_thread": "BlockingStore",
     "clock": "ManualClock",
     "contract": "AsyncStoreContract StoreContract",
-    "crashing": "CrashPoints Killed",
+    "crashes": "CrashPoints Killed",
     "proxy": "Fault FaultProxy",
     "transport": "AsyncDuplicatingTransport AsyncLosingTransport DuplicatingTransport LosingTransport",
 }

@@ -15,7 +15,7 @@ MODULES: dict[str, Kind] = {"httpx": "httpx", "httpx2": "httpx", "django": "djan
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ClientCall:
     """A request, as the bytes that every repeat of it has."""
 
     method: str
@@ -55,7 +55,7 @@ def is_async(client: object) -> bool:
     return any(ancestor.__name__ == "AsyncClient" for ancestor in type(client).__mro__)
 
 
-def send(client: Any, call: Call) -> Answer:
+def send(client: Any, call: ClientCall) -> Answer:
     kind = kind_of(client)
     if kind == "httpx":
         got = client.request(call.method, call.url, headers=call.headers, content=call.body, follow_redirects=False)
@@ -67,7 +67,7 @@ def send(client: Any, call: Call) -> Answer:
     return _answer(got.status_code, got.headers, got.get_data())
 
 
-async def asend(client: Any, call: Call) -> Answer:
+async def asend(client: Any, call: ClientCall) -> Answer:
     if kind_of(client) == "httpx":
         got = await client.request(
             call.method, call.url, headers=call.headers, content=call.body, follow_redirects=False
@@ -78,14 +78,14 @@ async def asend(client: Any, call: Call) -> Answer:
     return _answer(got.status_code, got.headers.items(), body)
 
 
-def send_at_once(client: object, calls: Sequence[Call]) -> list[Answer]:
+def send_at_once(client: object, calls: Sequence[ClientCall]) -> list[Answer]:
     """From one thread for each call; all of them set out together."""
     start = Barrier(len(calls))
     with ThreadPoolExecutor(len(calls)) as threads:
         return list(threads.map(lambda call: _from_a_thread(client, call, start), calls))
 
 
-def _from_a_thread(client: object, call: Call, start: Barrier) -> Answer:
+def _from_a_thread(client: object, call: ClientCall, start: Barrier) -> Answer:
     if kind_of(client) == "httpx":  # made for threads
         start.wait(PATIENCE_S)
         return send(client, call)
@@ -104,9 +104,9 @@ def _answer(status: int, headers: Iterable[tuple[str, str]], body: bytes) -> Ans
     return Answer(status, tuple((name.lower(), value) for name, value in headers), body)
 
 
-def _content_type(call: Call) -> str:
+def _content_type(call: ClientCall) -> str:
     return next((value for name, value in call.headers if name.lower() == "content-type"), "application/octet-stream")
 
 
-def _others(call: Call) -> dict[str, str]:
+def _others(call: ClientCall) -> dict[str, str]:
     return {name: value for name, value in call.headers if name.lower() != "content-type"}

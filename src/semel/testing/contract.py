@@ -6,21 +6,21 @@ from abc import abstractmethod
 
 from semel.store import AsyncStore, Clock, Store
 from semel.testing.ambiguity import Ambiguity
-from semel.testing.blocking import BlockingStore
 from semel.testing.claims import Claims
-from semel.testing.inspecting import Inspecting
+from semel.testing.inspection import Inspection
 from semel.testing.keys import Keys
-from semel.testing.migrating import Migrating
+from semel.testing.loop_thread import BlockingStore
+from semel.testing.migrations import Migrations
 from semel.testing.ownership import Ownership
 from semel.testing.parity import Parity
 from semel.testing.processes import Forks, Processes
 from semel.testing.races import Races
 from semel.testing.real_time import RealTime
-from semel.testing.removing import Removing
-from semel.testing.resolving import Resolving
+from semel.testing.removal import Removal
+from semel.testing.resolution import Resolution
 from semel.testing.retention import Retention
-from semel.testing.tasks import Tasks
-from semel.testing.watching import Watching
+from semel.testing.tasks import TaskCalls
+from semel.testing.watches import Watches
 
 
 class _Contract(
@@ -28,11 +28,11 @@ class _Contract(
     Processes,
     Races,
     RealTime,
-    Migrating,
-    Inspecting,
-    Watching,
-    Removing,
-    Resolving,
+    Migrations,
+    Inspection,
+    Watches,
+    Removal,
+    Resolution,
     Ambiguity,
     Keys,
     Retention,
@@ -53,7 +53,7 @@ class StoreContract(Forks, _Contract):
         return self.open(clock)
 
 
-class AsyncStoreContract(Tasks, _Contract):
+class AsyncStoreContract(TaskCalls, _Contract):
     """What every `AsyncStore` must do: the same, and what happens to callers that are cancelled."""
 
     @abstractmethod

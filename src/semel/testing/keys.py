@@ -51,7 +51,7 @@ PAYLOADS = {
 }
 
 
-class Word(str, Enum):  # noqa: UP042
+class KeyWord(str, Enum):  # noqa: UP042
     """Text that some drivers store as the name of the member, and so does an f-string."""
 
     PART = "part"
@@ -89,9 +89,9 @@ class Keys(Handles):
         """Whatever its class is: an operation that is named by a member of an enumeration runs once."""
         name = key.tenant  # what keeps tests apart
         for given, plain in (
-            (Key(name, "scope", Word.PART), Key(name, "scope", "part")),
-            (Key(name, Word.PART, name), Key(name, "part", name)),
-            (Key(Word.PART, name, name), Key("part", name, name)),
+            (Key(name, "scope", KeyWord.PART), Key(name, "scope", "part")),
+            (Key(name, KeyWord.PART, name), Key(name, "part", name)),
+            (Key(KeyWord.PART, name, name), Key("part", name, name)),
         ):
             lease = granted(claim(store, given, "a"))
             occupied(claim(store, plain, "b"))
@@ -102,14 +102,14 @@ class Keys(Handles):
             assert store.get(given) is None
 
     def test_owner_fingerprint_and_result_of_a_subclass_are_the_same(self, store: Store, key: Key) -> None:
-        lease = granted(claim(store, key, Word.OWNER, fingerprint=Word.FINGERPRINT))
+        lease = granted(claim(store, key, KeyWord.OWNER, fingerprint=KeyWord.FINGERPRINT))
         assert granted(claim(store, key, "owner", fingerprint="1.same")) == lease, "the same owner repeats its claim"
         record = occupied(claim(store, key, "b", fingerprint="1.same"))
         assert (record.owner, record.fingerprint) == ("owner", "1.same")
         assert [type(part) for part in (lease.owner, record.owner, record.fingerprint)] == [str] * 3
-        mine = Lease(key, Word.OWNER, lease.attempt, lease.until_ms)
+        mine = Lease(key, KeyWord.OWNER, lease.attempt, lease.until_ms)
         assert store.renew(mine, lease_ms=LEASE_MS) is not None
-        assert complete(store, mine, Result(Word.FORMAT, Chunk(b"paid")))
+        assert complete(store, mine, Result(KeyWord.FORMAT, Chunk(b"paid")))
         result = held(store, key).result
         assert result is not None
         assert result == Result("bytes", b"paid")

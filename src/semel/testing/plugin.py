@@ -14,8 +14,8 @@ import pytest
 if TYPE_CHECKING:
     from semel.stores.memory import AsyncMemoryStore, MemoryStore
     from semel.testing.clock import ManualClock
-    from semel.testing.crashing import CrashPoints
-    from semel.testing.duplicating import Duplicates
+    from semel.testing.crashes import CrashPoints
+    from semel.testing.duplicates import Duplicates
     from semel.testing.proxy import FaultProxy
 
 
@@ -47,7 +47,7 @@ def semel_async_store(semel_clock: ManualClock) -> AsyncMemoryStore:
 @pytest.fixture
 def semel_crash() -> Iterator[CrashPoints]:
     """Crash points: `semel_crash.after("shop.charge")` kills the work right after that function."""
-    from semel.testing.crashing import CrashPoints
+    from semel.testing.crashes import CrashPoints
 
     with pytest.MonkeyPatch.context() as patch:
         yield CrashPoints(patch)
@@ -65,7 +65,7 @@ def semel_fault_proxy() -> Iterator[Callable[[str], FaultProxy]]:
 @pytest.fixture
 def semel_duplicates() -> Iterator[Duplicates]:
     """While the test runs, every httpx client (Starlette's test client, too) sends each unsafe request twice."""
-    from semel.testing.duplicating import Duplicates
+    from semel.testing.duplicates import Duplicates
 
     with pytest.MonkeyPatch.context() as patch:
         yield Duplicates(patch)

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlsplit
 
-from semel.testing.blocking import LoopThread
+from semel.testing.loop_thread import LoopThread
 
 CHUNK = 65_536
 PATIENCE_S = 30.0
@@ -44,7 +44,7 @@ class Fault(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class ProxyExchange:
     """Bytes from a client. Connections, and the exchanges of each, are counted from 1."""
 
     connection: int
@@ -52,14 +52,14 @@ class Exchange:
     request: bytes
 
 
-def always(exchange: Exchange) -> bool:
+def always(exchange: ProxyExchange) -> bool:
     return True
 
 
 class Injection:
     """A fault that waits for its exchange. `hits` says how many it met."""
 
-    def __init__(self, fault: Fault, when: Callable[[Exchange], bool], times: int | None, delay_s: float) -> None:
+    def __init__(self, fault: Fault, when: Callable[[ProxyExchange], bool], times: int | None, delay_s: float) -> None:
         self.fault = fault
         self.delay_s = delay_s
         self.hits = 0
@@ -75,7 +75,7 @@ class Injection:
         """It meets nothing any more."""
         self._left = 0
 
-    def takes(self, exchange: Exchange) -> bool:
+    def takes(self, exchange: ProxyExchange) -> bool:
         if self._left == 0 or not self._when(exchange):
             return False
         self._left = None if self._left is None else self._left - 1
@@ -120,7 +120,7 @@ class FaultProxy:
         self,
         fault: Fault,
         *,
-        when: Callable[[Exchange], bool] = always,
+        when: Callable[[ProxyExchange], bool] = always,
         times: int | None = 1,
         delay_s: float = 0.1,
     ) -> Injection:
@@ -180,7 +180,7 @@ class FaultProxy:
         finally:
             self._open.discard(relay)
 
-    def fault_for(self, exchange: Exchange) -> Injection | None:
+    def fault_for(self, exchange: ProxyExchange) -> Injection | None:
         return next((injection for injection in self._injections if injection.takes(exchange)), None)
 
     async def passing(self) -> None:
@@ -228,7 +228,7 @@ class Relay:
         number = 0
         while request := await client.read(CHUNK):
             number += 1
-            injection = self._proxy.fault_for(Exchange(self._number, number, request))
+            injection = self._proxy.fault_for(ProxyExchange(self._number, number, request))
             self._fault = injection.fault if injection else None
             match self._fault:
                 case Fault.CUT_BEFORE:

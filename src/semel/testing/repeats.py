@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from semel.testing.clients import Answer, Call
+from semel.testing.clients import Answer, ClientCall
 
 T = TypeVar("T")
 LASTING = ("content-type", "content-encoding", "location", "etag", "link")
@@ -25,7 +25,7 @@ ABOUT_THE_KEY = (409, 410, 422)
 class At:
     """Calls that are to be sent; more than one at the same moment. The reply is their answers."""
 
-    once: tuple[Call, ...]
+    once: tuple[ClientCall, ...]
 
 
 class Count:
@@ -37,7 +37,7 @@ Checks = Generator[Asked, Any, T]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RepeatedRequest:
     """What is asked, in its variants."""
 
     method: str
@@ -52,13 +52,13 @@ class Request:
     def __str__(self) -> str:
         return f"{self.method} {self.url}"
 
-    def call(self, key: str, *, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> Call:
+    def call(self, key: str, *, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> ClientCall:
         merged = {name.lower(): value for name, value in (self.headers | dict(headers or {})).items()}
         merged[self.header.lower()] = key
-        return Call(self.method, self.url, tuple(merged.items()), self.body if body is None else body)
+        return ClientCall(self.method, self.url, tuple(merged.items()), self.body if body is None else body)
 
 
-def checks(request: Request, parallel: int) -> Checks[None]:
+def checks(request: RepeatedRequest, parallel: int) -> Checks[None]:
     before = yield Count()
     key = request.new_key()
     [first] = yield At((request.call(key),))
@@ -82,7 +82,7 @@ def checks(request: Request, parallel: int) -> Checks[None]:
         yield from _somebody_else(request, key, first)
 
 
-def _repeats(request: Request, key: str, first: Answer) -> Checks[None]:
+def _repeats(request: RepeatedRequest, key: str, first: Answer) -> Checks[None]:
     before = yield Count()
     marked = False
     for _ in range(2):
@@ -112,7 +112,7 @@ def _repeats(request: Request, key: str, first: Answer) -> Checks[None]:
         )
 
 
-def _another_body(request: Request, key: str, first: Answer) -> Checks[None]:
+def _another_body(request: RepeatedRequest, key: str, first: Answer) -> Checks[None]:
     before = yield Count()
     [other] = yield At((request.call(key, body=request.changed),))
     after = yield Count()
@@ -126,7 +126,7 @@ def _another_body(request: Request, key: str, first: Answer) -> Checks[None]:
         )
 
 
-def _at_once(request: Request, parallel: int, grown: int | None) -> Checks[None]:
+def _at_once(request: RepeatedRequest, parallel: int, grown: int | None) -> Checks[None]:
     before = yield Count()
     key = request.new_key()
     answers: list[Answer] = yield At((request.call(key),) * parallel)
@@ -160,7 +160,7 @@ def _at_once(request: Request, parallel: int, grown: int | None) -> Checks[None]
         )
 
 
-def _somebody_else(request: Request, key: str, first: Answer) -> Checks[None]:
+def _somebody_else(request: RepeatedRequest, key: str, first: Answer) -> Checks[None]:
     before = yield Count()
     [other] = yield At((request.call(key, headers=request.other_identity),))
     after = yield Count()

@@ -26,7 +26,7 @@ def claiming(store: AsyncStore, key: Key, owner: str) -> Coroutine[Any, Any, Cla
     return store.claim(key, SAME, owner=owner, lease_ms=LEASE_MS, retention_ms=RETENTION_MS, takeover=False)
 
 
-class Tasks(Handles):
+class TaskCalls(Handles):
     @abstractmethod
     def open(self, clock: Clock | None) -> AsyncStore: ...
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import httpx
 
-from semel.testing.duplicating import SAFE
+from semel.testing.duplicates import SAFE
 
 
 class DuplicatingTransport(httpx.BaseTransport):

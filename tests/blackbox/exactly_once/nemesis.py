@@ -11,7 +11,7 @@ import psycopg
 from blackbox.exactly_once.deployment import Deployment, ask
 from blackbox.exactly_once.orders import LEASE_S
 from blackbox.nemesis import Lanes, shown
-from semel.testing.proxy import Exchange, Fault, always
+from semel.testing.proxy import Fault, ProxyExchange, always
 
 EXCHANGE_FAULTS = (Fault.CUT_BEFORE, Fault.CUT_AFTER, Fault.HALF_CLOSE, Fault.DELAY)
 COMMIT_FAULTS = (Fault.CUT_BEFORE, Fault.CUT_BEFORE, Fault.CUT_AFTER, Fault.HALF_CLOSE)
@@ -96,5 +96,5 @@ class Nemesis(Lanes):
                 self._count("connection ended by pg_terminate_backend")
 
 
-def is_commit(exchange: Exchange) -> bool:
+def is_commit(exchange: ProxyExchange) -> bool:
     return b"COMMIT" in exchange.request

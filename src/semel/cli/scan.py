@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from semel.codecs.printable import visible
+from semel.codecs.terminal import visible
 from semel.core.records import Record
 from semel.runtime.clock import wall_ms
 from semel.store import Filter, Inspectable, UnreadableRecord
@@ -19,7 +19,7 @@ TOLD_MAX = 5
 UNREADABLE_MAX = 1_000
 
 
-class Look:
+class RecordScan:
     """Records that cannot be read stop no command, and every command tells of them.
 
     `now_ms` is the time by the store's clock when it gave the last page: by that a lapsed record is unknown.

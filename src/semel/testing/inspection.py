@@ -18,14 +18,14 @@ from semel.testing.parity import pages
 STATES: tuple[StateFilter, ...] = ("unknown", "in_progress", "succeeded", "failed")
 
 
-class Word(str, Enum):  # noqa: UP042
+class FilterWord(str, Enum):  # noqa: UP042
     """Text that some drivers send as the name of the member."""
 
     SCOPE = "GET /"
     PREFIX = "pa"
 
 
-class Inspecting(Handles):
+class Inspection(Handles):
     @pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
     def test_every_record_is_shown_once_whatever_the_page(self, store: Store, key: Key, limit: int) -> None:
         inspect = inspecting(store)
@@ -82,7 +82,9 @@ class Inspecting(Handles):
     def test_records_by_text_of_a_subclass(self, store: Store, key: Key) -> None:
         inspect = inspecting(store)
         granted(claim(store, Key(key.tenant, "GET /", "part"), "a"))
-        assert names(inspect, Filter(tenant=key.tenant, scope=Word.SCOPE, name_prefix=Word.PREFIX)) == ["part"]
+        assert names(inspect, Filter(tenant=key.tenant, scope=FilterWord.SCOPE, name_prefix=FilterWord.PREFIX)) == [
+            "part"
+        ]
 
     def test_records_by_age(self, store: Store, clock: ManualClock, key: Key) -> None:
         inspect = inspecting(store)

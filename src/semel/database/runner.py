@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from semel.connections import Dialect, row_driver_for
 from semel.connections.placeholders import for_sqlite
 from semel.core.effects import Effect, Plan
-from semel.database.tables import Change, Insert, Made, Query
+from semel.database.tables import Insert, Made, Query, RowChange
 from semel.runtime.drive import adrive, drive
 from semel.stores.sql.errors import duplicates_told
 from semel.stores.sql.statements import Statement
@@ -53,7 +53,7 @@ def _asked(driver: Any, effect: Effect[Any]) -> Any:
     match effect:
         case Insert(of):
             return _asked(driver, of)
-        case Made() | Change(Made()) if not hasattr(driver, "execute"):
+        case Made() | RowChange(Made()) if not hasattr(driver, "execute"):
             raise TypeError(
                 "a Table of SQLAlchemy's needs a connection or session of SQLAlchemy's, not one of its driver's: give "
                 "the table's name instead"
@@ -63,9 +63,9 @@ def _asked(driver: Any, effect: Effect[Any]) -> Any:
         case Query(sql, params):
             statement = Statement(sql, params)
             return driver.named(for_sqlite(statement) if driver.dialect is Dialect.SQLITE else statement)
-        case Change(Query(sql, params)):
+        case RowChange(Query(sql, params)):
             return driver.changed(Statement(sql, params))
-        case Change(Made(statement)):
+        case RowChange(Made(statement)):
             return driver.changed(statement)
         case _:
             raise TypeError(f"no connection performs {effect!r}")

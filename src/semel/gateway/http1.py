@@ -25,7 +25,7 @@ HOSTS_MAX = 256
 """How many Host headers are remembered as readable or not. They have a bound, too."""
 
 
-class Refused(Exception):
+class MessageRefused(Exception):
     """The request cannot be passed on in one reading; the text says why."""
 
     def __init__(self, why: str, status: int = 400) -> None:
@@ -49,7 +49,7 @@ class StrictProtocol(HttpToolsProtocol):
     _part = Part.HEAD
     _between = 0
     """How much came since the last part of a body: the sizes of chunks, and what follows the last one."""
-    _refused: Refused | None = None
+    _refused: MessageRefused | None = None
     _offered = False
     """The request whose head has just ended offers HTTP/2, and is about to be read again without the offer."""
 
@@ -61,13 +61,14 @@ class StrictProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         self._feed(data)
         if self._part is Part.BODY and self._between > HEAD_MAX and self._refused is None:
-            self._refuse(Refused(f"There are more than {HEAD_MAX} bytes between parts of the body, or after it.", 431))
-        if (
-            self._part is Part.HEAD and self._refused is None
-        ):  # a header line that never ends is not shown to us before it does
+            self._refuse(
+                MessageRefused(f"There are more than {HEAD_MAX} bytes between parts of the body, or after it.", 431)
+            )
+        if self._part is Part.HEAD and self._refused is None:
+            # The parser reports a header line only when it ends, so a line that never ends is counted here.
             self._head_size += len(data)
             if self._head_size > HEAD_MAX:
-                self._refuse(Refused(f"The head of the request is larger than {HEAD_MAX} bytes.", 431))
+                self._refuse(MessageRefused(f"The head of the request is larger than {HEAD_MAX} bytes.", 431))
 
     def _feed(self, data: bytes) -> None:
         while data:
@@ -105,7 +106,7 @@ class StrictProtocol(HttpToolsProtocol):
         if self._offered:
             return
         if any(name == b"connection" for name, _ in self.headers):  # the parser obeys it, and nobody would hear more
-            self._refused = Refused("Connection is a header, and must not follow the body.")
+            self._refused = MessageRefused("Connection is a header, and must not follow the body.")
             raise self._refused
         self._part = Part.NOTHING
         super().on_message_complete()
@@ -113,7 +114,7 @@ class StrictProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         try:
             self._check()
-        except Refused as refused:
+        except MessageRefused as refused:
             self._refused = refused
             raise  # the parser stops, and `send_400_response` is called
         if self.parser.should_upgrade():
@@ -125,20 +126,20 @@ class StrictProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """What the parser refused, or we did."""
-        self._refuse(self._refused or Refused(msg))
+        self._refuse(self._refused or MessageRefused(msg))
 
     def _check(self) -> None:
         assert self.parser is not None
         version = self.parser.get_http_version()
         if version not in ("1.0", "1.1"):
-            raise Refused(f"HTTP/{version} is not spoken here.")
+            raise MessageRefused(f"HTTP/{version} is not spoken here.")
         if len(self.headers) > HEADERS_MAX:
-            raise Refused(f"There are more than {HEADERS_MAX} header lines.", 431)
+            raise MessageRefused(f"There are more than {HEADERS_MAX} header lines.", 431)
         # After an Upgrade the parser takes no body, so one could hide there. An offer of HTTP/2 is taken out below.
         if self.parser.should_upgrade() and not offers_http2_alone(self.parser.get_method(), self.headers):
-            raise Refused("Upgrade (but for an offer of h2c, which is ignored) and CONNECT are not supported.")
+            raise MessageRefused("Upgrade (but for an offer of h2c, which is ignored) and CONNECT are not supported.")
         if not self.url.startswith(b"/") or b"#" in self.url:
-            raise Refused("The request target must be a path that starts with a slash, and has no fragment.")
+            raise MessageRefused("The request target must be a path that starts with a slash, and has no fragment.")
         self._check_headers(version)
 
     def _check_headers(self, version: str) -> None:
@@ -150,15 +151,15 @@ class StrictProtocol(HttpToolsProtocol):
             if name == b"host":
                 hosts.append(bare)
             elif name == b"transfer-encoding" and (version == "1.0" or bare.lower() != b"chunked"):
-                raise Refused("The only Transfer-Encoding is chunked, and not in HTTP/1.0.")
+                raise MessageRefused("The only Transfer-Encoding is chunked, and not in HTTP/1.0.")
         if size > HEAD_MAX:
-            raise Refused(f"The head of the request is larger than {HEAD_MAX} bytes.", 431)
+            raise MessageRefused(f"The head of the request is larger than {HEAD_MAX} bytes.", 431)
         if len(hosts) > 1 or (version == "1.1" and not hosts):
-            raise Refused("There must be exactly one Host header.")
+            raise MessageRefused("There must be exactly one Host header.")
         if hosts and not _is_host(hosts[0]):
-            raise Refused("The Host header cannot be read.")
+            raise MessageRefused("The Host header cannot be read.")
 
-    def _refuse(self, refused: Refused) -> None:
+    def _refuse(self, refused: MessageRefused) -> None:
         """Say why, if that cannot be taken for the answer to an earlier request, and close."""
         path = getattr(self, "url", b"").partition(b"?")[0][:PATH_SHOWN_MAX].decode("ascii", "backslashreplace")
         logger.info(

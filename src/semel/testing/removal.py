@@ -23,10 +23,10 @@ from semel.testing.calls import (
 )
 from semel.testing.clock import ManualClock
 from semel.testing.handles import Handles
-from semel.testing.resolving import resolve
+from semel.testing.resolution import resolve
 
 
-class Removing(Handles):
+class Removal(Handles):
     @pytest.mark.parametrize("result", [ANSWER, REFUSAL], ids=["succeeded", "failed"])
     def test_a_finished_record_is_removed_and_the_key_is_new_again(
         self, store: Store, key: Key, result: Result

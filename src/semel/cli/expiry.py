@@ -8,7 +8,7 @@ from itertools import islice
 
 import click
 
-from semel.cli.look import Look
+from semel.cli.scan import RecordScan
 from semel.core.records import Record
 from semel.store import Filter
 
@@ -17,7 +17,7 @@ NEAR_MS = 7 * 86_400_000
 LOOKED_AT = 10_000
 
 
-def unknown_in(look: Look) -> list[Record]:
+def unknown_in(look: RecordScan) -> list[Record]:
     """The unknown outcomes of a store, or as many of them as are looked at."""
     return list(islice(look.records(Filter("unknown")), LOOKED_AT))
 

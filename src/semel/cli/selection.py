@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import click
 from msgspec.structs import replace
 
-from semel.cli.look import Look
-from semel.cli.options import Opened, option
-from semel.cli.showing import digest
-from semel.codecs.printable import visible
+from semel.cli.options import OpenedStore, option
+from semel.cli.output import digest
+from semel.cli.scan import RecordScan
+from semel.codecs.terminal import visible
 from semel.core.records import Key, Record
 from semel.store import Filter
 
@@ -37,7 +37,7 @@ def key_arguments(command: F) -> F:
     return command
 
 
-def one_record(opened: Opened, key: str, tenant: str | None, scope: str | None, by_digest: bool) -> Record:
+def one_record(opened: OpenedStore, key: str, tenant: str | None, scope: str | None, by_digest: bool) -> Record:
     """The record that is meant: by its name, by its digest, or by the beginning of its digest if no other has it.
 
     Its place is asked for directly when the key is named in full, and searched otherwise.
@@ -49,7 +49,7 @@ def one_record(opened: Opened, key: str, tenant: str | None, scope: str | None, 
     if tenant is not None and scope is not None and not by_digest and (found := _get(opened, tenant, scope, key)):
         return found
     may_be_digest = DIGEST.fullmatch(key) is not None
-    look = Look(opened.inspectable)
+    look = RecordScan(opened.inspectable)
     by_name: list[Record] = []
     others: list[Record] = []
     for record in look.records(Filter(tenant=tenant, scope=scope, name_prefix="" if may_be_digest else key)):
@@ -65,7 +65,7 @@ def one_record(opened: Opened, key: str, tenant: str | None, scope: str | None, 
     return (by_name or others)[0]
 
 
-def _get(opened: Opened, tenant: str, scope: str, name: str) -> Record | None:
+def _get(opened: OpenedStore, tenant: str, scope: str, name: str) -> Record | None:
     try:
         return opened.store.get(Key(tenant, scope, name))
     except ValueError as error:
@@ -89,10 +89,12 @@ def _ambiguity(key: str, by_name: Sequence[Record], others: Sequence[Record]) ->
     return f"{text}:{places}"
 
 
-def matching(opened: Opened, chosen: Filter, wanted: Callable[[Record], bool], limit: int) -> tuple[list[Record], bool]:
+def matching(
+    opened: OpenedStore, chosen: Filter, wanted: Callable[[Record], bool], limit: int
+) -> tuple[list[Record], bool]:
     """Up to `limit` records, without their answers, and whether there are more."""
     found: list[Record] = []
-    look, more = Look(opened.inspectable), False
+    look, more = RecordScan(opened.inspectable), False
     for record in look.records(chosen):
         if wanted(record):
             if len(found) == limit:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from uuid import uuid4
 
 from semel.testing.clients import asend, is_async, send, send_at_once
-from semel.testing.repeats import Count, Request, checks
+from semel.testing.repeats import Count, RepeatedRequest, checks
 
 Effects = Callable[[], int]
 AsyncEffects = Callable[[], "int | Awaitable[int]"]
@@ -100,7 +100,7 @@ def _request(
     header: str,
     new_key: Callable[[], str],
     other_identity: Mapping[str, str] | None,
-) -> Request:
+) -> RepeatedRequest:
     if json is not None and content:
         raise TypeError("give json= or content=, not both")
     given = {name.lower(): value for name, value in (headers or {}).items()}
@@ -115,7 +115,7 @@ def _request(
     else:
         other = json_module.dumps(changed).encode()
     identity = None if other_identity is None else {name.lower(): value for name, value in other_identity.items()}
-    return Request(method.upper(), url, given, body, other, header, new_key, identity)
+    return RepeatedRequest(method.upper(), url, given, body, other, header, new_key, identity)
 
 
 def _other(value: object) -> object:

@@ -12,7 +12,7 @@ from semel.testing.handles import Handles
 from semel.testing.races import at_once
 
 
-class Migrating(Handles):
+class Migrations(Handles):
     def test_migrations_are_numbered_in_order(self, store: Store) -> None:
         migrations = migrating(store).migrations()
         numbers = [migration.number for migration in migrations]

@@ -9,13 +9,13 @@ from typing import Any, assert_never
 
 import click
 
-from semel.cli.look import Look
 from semel.cli.options import Form
-from semel.cli.order import Listed
+from semel.cli.order import RecordList
+from semel.cli.scan import RecordScan
 from semel.codecs import responses, values
-from semel.codecs.printable import json_text, visible
-from semel.codecs.readable import readable
+from semel.codecs.description import readable
 from semel.codecs.responses import NotKept
+from semel.codecs.terminal import json_text, visible
 from semel.core.records import Key, Record, Result
 from semel.errors import RecordUnreadable
 from semel.store import seen_as
@@ -84,7 +84,7 @@ def row(record: Record, now_ms: int, *, names: bool) -> tuple[object, ...]:
     return shown, seen_as(record, now_ms), record.attempt, age, left, key.tenant, key.scope
 
 
-def print_records(listed: Listed, look: Look, *, names: bool, form: Form) -> None:
+def print_records(listed: RecordList, look: RecordScan, *, names: bool, form: Form) -> None:
     look.tell()
     records = listed.records
     match form:
@@ -109,14 +109,14 @@ def print_records(listed: Listed, look: Look, *, names: bool, form: Form) -> Non
             assert_never(form)
 
 
-def _order(listed: Listed) -> dict[str, Any]:
+def _order(listed: RecordList) -> dict[str, Any]:
     """How a sorted list came to be, as members of its document."""
     if listed.order is None:
         return {}
     return {"sorted_by": listed.order.field, "scanned": listed.scanned, "scanned_all": listed.scanned_all}
 
 
-def _how_to_see_more(listed: Listed) -> str:
+def _how_to_see_more(listed: RecordList) -> str:
     if not listed.scanned_all:
         return (
             f"Sorted are only the first {listed.scanned} records that the store gave, in its own order, and there are "

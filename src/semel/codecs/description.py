@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from semel.codecs.tagged import BIG, FROM_DATA, FROZENSET, MAPPING, OBJECT, SET, TUPLE
+from semel.codecs.tags import BIG, FROM_DATA, FROZENSET, MAPPING, OBJECT, SET, TUPLE
 
 
 def readable(payload: bytes) -> object:

@@ -11,7 +11,7 @@ from semel.core import http
 from semel.errors import Unanswered
 from semel.gateway.headers import Pair, for_caller, for_upstream, values
 from semel.gateway.reports import REPORT, Report
-from semel.gateway.settings import Settings
+from semel.gateway.settings import GatewaySettings
 from semel.gateway.upstream import CONNECTIONS_MAX, Cut, NotSent, NotText, Upstream, chunks, whole
 from semel.runtime.operation import Operation, current_operation
 
@@ -29,7 +29,7 @@ NOT_UTF8 = http.Response(400, ((b"content-type", b"text/plain; charset=utf-8"),)
 class Forwarder:
     """Streams both ways, each side as fast as the other takes it."""
 
-    def __init__(self, settings: Settings, connections_max: int = CONNECTIONS_MAX) -> None:
+    def __init__(self, settings: GatewaySettings, connections_max: int = CONNECTIONS_MAX) -> None:
         self.settings = settings
         self.upstream = Upstream(settings, connections_max)
         self.key_headers: frozenset[bytes] = frozenset((KEY,))

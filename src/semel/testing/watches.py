@@ -43,7 +43,7 @@ def end_elsewhere(store: Store, barrier: Barrier, lease: Lease, how: str) -> boo
     return end(store, lease, how)
 
 
-class Watching(Handles):
+class Watches(Handles):
     @pytest.mark.parametrize("how", ["complete", "release", "resolve"])
     def test_a_change_wakes_those_who_wait(self, store: Store, clock: ManualClock, key: Key, how: str) -> None:
         lease = self.held_lease(store, clock, key, how)

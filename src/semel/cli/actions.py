@@ -11,10 +11,9 @@ from typing import Any, BinaryIO, TypeVar
 
 import click
 
-from semel.cli.finding import DIGEST_HELP, key_arguments, matching, one_record
-from semel.cli.given import misfit, value_of
+from semel.cli.answers import misfit, value_of
 from semel.cli.options import (
-    Opened,
+    OpenedStore,
     confirm,
     count,
     duration,
@@ -27,7 +26,8 @@ from semel.cli.options import (
     yes_option,
 )
 from semel.cli.outcome import document, print_outcome
-from semel.cli.showing import print_json
+from semel.cli.output import print_json
+from semel.cli.selection import DIGEST_HELP, key_arguments, matching, one_record
 from semel.codecs import responses
 from semel.core.fingerprint import of_function
 from semel.core.http import Response
@@ -55,7 +55,7 @@ DAY_MS = 24 * 3600 * 1000
 @yes_option
 @json_option
 def resolve(
-    store: Opened,
+    store: OpenedStore,
     key: str,
     tenant: str | None,
     scope: str | None,
@@ -135,13 +135,13 @@ def result_of(body: bytes, status: int, headers: Sequence[str], format: str, fai
     return responses.encode(Response(status, tuple(pairs), body), ok=status < 400)
 
 
-def resolvable(opened: Opened) -> Resolvable:
+def resolvable(opened: OpenedStore) -> Resolvable:
     if not isinstance(opened.store, Resolvable):
         raise click.ClickException(f"{opened.shown} cannot resolve unknown outcomes")
     return opened.store
 
 
-def removable(opened: Opened) -> Removable:
+def removable(opened: OpenedStore) -> Removable:
     if not isinstance(opened.store, Removable):
         raise click.ClickException(f"{opened.shown} cannot remove records")
     return opened.store
@@ -173,7 +173,7 @@ def bulk_options(command: F) -> F:
 
 @click.command()
 @bulk_options
-def release(store: Opened, yes: bool, json: bool, **which: Any) -> None:
+def release(store: OpenedStore, yes: bool, json: bool, **which: Any) -> None:
     """Free keys whose outcome is unknown, because nothing was done: a repeat runs the work.
 
     The same as "resolve --nothing-done", for one key or for all unknown outcomes that match. If something was done, it
@@ -198,7 +198,7 @@ def release(store: Opened, yes: bool, json: bool, **which: Any) -> None:
 
 @click.command()
 @bulk_options
-def expire(store: Opened, yes: bool, json: bool, **which: Any) -> None:
+def expire(store: OpenedStore, yes: bool, json: bool, **which: Any) -> None:
     """End the retention of finished records now.
 
     What happens after retention happens at once: a repeat is a first call, or is refused for one more retention where
@@ -224,7 +224,7 @@ def expire(store: Opened, yes: bool, json: bool, **which: Any) -> None:
 
 @click.command()
 @bulk_options
-def delete(store: Opened, yes: bool, json: bool, **which: Any) -> None:
+def delete(store: OpenedStore, yes: bool, json: bool, **which: Any) -> None:
     """Delete finished records and unknown outcomes at once: a repeat is a first call.
 
     Unlike "expire" it leaves nothing behind, also where expired keys are refused, and it forgets unknown outcomes, too.
@@ -248,7 +248,7 @@ def delete(store: Opened, yes: bool, json: bool, **which: Any) -> None:
 
 
 def _chosen(
-    opened: Opened,
+    opened: OpenedStore,
     wanted: Callable[[Record], bool],
     only: StateFilter | None,
     *,
@@ -283,7 +283,7 @@ def _chosen(
 
 
 def _change(
-    opened: Opened,
+    opened: OpenedStore,
     chosen: tuple[Sequence[Record], bool],
     question: str,
     act: Callable[[Record], bool],

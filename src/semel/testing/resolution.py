@@ -24,7 +24,7 @@ from semel.testing.clock import ManualClock
 from semel.testing.handles import Handles
 
 
-class Resolving(Handles):
+class Resolution(Handles):
     @pytest.mark.parametrize("result", [ANSWER, REFUSAL], ids=["succeeded", "failed"])
     def test_an_unknown_outcome_is_resolved_with_what_was_found_out(
         self, store: Store, clock: ManualClock, key: Key, result: Result
