@@ -1,0 +1,110 @@
+"""One name, one meaning: class names, module names and the modules at the root of the package."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[1] / "src" / "semel"
+MODULES = sorted(SOURCE.rglob("*.py"))
+ROOT_MAX = 11
+"""A module at the root is something that a user imports. Everything else has a room."""
+
+SAME_ON_PURPOSE = {
+    "Command": "Django wants this name for every management command.",
+    "IdempotencyMiddleware": "The name that users import, from the package of their framework.",
+    "Migration": "Django wants this name in its migrations; `semel.store.Migration` is public.",
+    "Superseded": "The error is public, and the decision that raises it has its name.",
+}
+
+LEFT = {
+    # The fronts and the runtime: an object that serves one request, and what it ends with.
+    "Answered",
+    "AsyncFront",
+    "Block",
+    "Ended",
+    "Exchange",
+    "Execution",
+    "Front",
+    "Options",
+    "Settings",
+    "Shared",
+    "Stage",
+    "Step",
+    "Unfinished",
+    "Unprotected",
+    "Waiters",
+    # The codecs define both. The fronts (responses) and the functions (values) use them.
+    "NotKept",
+    # The stores: each has a class of that name, and their rooms are rewritten.
+    "AsyncLink",
+    "Connections",
+    "Engine",
+    "Kind",
+    "Link",
+    "Member",
+    "PostgresEngine",
+    "Scripts",
+    "SqliteEngine",
+    "Unanswered",
+    "Watch",
+}
+"""Doubles that are still to be renamed. Shorten this list, never extend it."""
+
+NO_PARTICIPLE = {
+    "gateway.seed": "A noun: the process that workers are forked from.",
+    "codecs.sealed": "A documented import path: `from semel.codecs.sealed import Sealed`.",
+}
+
+LEFT_MODULES = {
+    "django.marked",
+    "functions.calling",
+    "http.published",
+    "runtime.timing",
+    "stores.batching",
+    "stores.coalesced",
+    "stores.paging",
+    "stores.sql.sealed",
+    "transaction.binding",
+    "transaction.running",
+    "wsgi.detached",
+}
+"""Modules that are still to be renamed. Shorten this list, never extend it."""
+
+
+def dotted(path: Path) -> str:
+    return ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+
+
+def doubles() -> dict[str, list[str]]:
+    """The names of classes that several modules define, and those modules."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                found[node.name].append(dotted(path))
+    return {name: where for name, where in found.items() if len(set(where)) > 1}
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    found = doubles()
+    new = {name: where for name, where in found.items() if name not in SAME_ON_PURPOSE and name not in LEFT}
+    assert not new, f"rename one of each, to say more precisely what it is: {new}"
+
+
+def test_the_lists_of_class_names_are_up_to_date() -> None:
+    stale = sorted((LEFT | SAME_ON_PURPOSE.keys()) - doubles().keys())
+    assert not stale, f"these names stand for one class now: remove them from LEFT or SAME_ON_PURPOSE: {stale}"
+    assert not LEFT & SAME_ON_PURPOSE.keys()
+
+
+def test_module_names_are_nouns() -> None:
+    found = {dotted(path) for path in MODULES if path.stem.endswith(("ing", "ed"))}
+    new = sorted(found - NO_PARTICIPLE.keys() - LEFT_MODULES)
+    assert not new, f"name these modules after what they hold: {new}"
+    stale = sorted((LEFT_MODULES | NO_PARTICIPLE.keys()) - found)
+    assert not stale, f"these modules are gone: remove them from LEFT_MODULES or NO_PARTICIPLE: {stale}"
+
+
+def test_modules_at_the_root_are_few() -> None:
+    found = sorted(path.stem for path in SOURCE.glob("*.py") if path.stem != "__init__")
+    assert len(found) <= ROOT_MAX, f"give one of these a room: {found}"
