@@ -8,7 +8,7 @@ import time
 import pytest
 
 from gateway.gatewaying import Asked, GatewayServer, Upstream, read, request
-from semel.gateway.headers import for_upstream, passed_on
+from semel.gateway.headers import drop_hop_by_hop, for_upstream
 from waiting import until
 
 
@@ -252,7 +252,7 @@ def test_the_policy_is_not_published(key: str) -> None:
 
 def test_what_connection_names_is_dropped_whatever_its_case() -> None:
     headers = [(b"Connection", b"Close, X-One"), (b"x-one", b"1"), (b"X-Two", b"2"), (b"Transfer-Encoding", b"chunked")]
-    assert passed_on(headers) == [(b"X-Two", b"2")]
+    assert drop_hop_by_hop(headers) == [(b"X-Two", b"2")]
 
 
 def test_an_address_of_version_six_is_quoted() -> None:

@@ -31,7 +31,7 @@ from semel.cli.options import option
 @option(
     "--rules",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="A TOML file: the policy, rules for single operations, and who the tenant is. SIGHUP reads it again.",
+    help="A TOML file: the policy, rules for single operations, and how tenants are identified. SIGHUP reads it again.",
 )
 @option("--admin", metavar="HOST:PORT", help="Serve /-/healthz, /-/readyz and /-/metrics there. Keep it private.")
 @option("--workers", type=int, default=1, help="Worker processes. One that dies is replaced.")
@@ -178,7 +178,7 @@ def gateway(publish: str, **chosen: Any) -> None:
         raise click.ClickException("semel gateway hands its socket to its workers, which needs Linux, macOS or WSL")
     try:
         from semel.gateway.succession import supervise
-        from semel.gateway.supervisor import checked
+        from semel.gateway.supervisor import check_rules
     except ModuleNotFoundError as error:
         raise click.ClickException(f"semel gateway needs {error.name}: pip install 'semel[gateway]'") from None
     from semel.errors import StoreMisconfigured
@@ -190,7 +190,7 @@ def gateway(publish: str, **chosen: Any) -> None:
         named = {f"{name}_s" if f"{name}_s" in DURATIONS else name: value for name, value in chosen.items()}
         settings = GatewaySettings(**named, publish=None if publish == "none" else publish)
         log.set(settings)
-        rules = checked(settings, log)
+        rules = check_rules(settings, log)
         status = asyncio.run(supervise(settings, rules, log))
     except (SettingsInvalid, StoreMisconfigured) as error:
         raise click.UsageError(str(error)) from None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PROBE_S = 2.0
 
 
-async def trouble_with(store: AsyncStore) -> str | None:
+async def find_trouble(store: AsyncStore) -> str | None:
     """Why the store cannot be used, if it cannot, within a bound."""
     try:
         async with asyncio.timeout(PROBE_S):
@@ -82,7 +82,7 @@ class Admin:
         """A worker takes requests, and the store answers."""
         if not self._supervisor.ready:
             return web.Response(status=503, text="no worker is ready\n")
-        if (trouble := await trouble_with(self._store)) is not None:
+        if (trouble := await find_trouble(self._store)) is not None:
             return web.Response(status=503, text=f"the store does not answer: {trouble}\n")
         return web.Response(text="ok\n")
 

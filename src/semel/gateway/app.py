@@ -8,7 +8,7 @@ from semel.asgi.types import Message, Receive, Scope, Send, send_response
 from semel.core import http
 from semel.errors import OutcomeUnknown
 from semel.gateway.forwarder import Forwarder
-from semel.gateway.headers import with_date
+from semel.gateway.headers import add_date
 from semel.gateway.paths import CONTRADICTION, RuledMiddleware, read_path
 from semel.gateway.reports import REPORT, Report
 from semel.gateway.rules import Rules
@@ -52,7 +52,7 @@ class Gateway:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._protected(scope, receive, self._closing(send))
+            await self._protected(scope, receive, self._close_upstream_last(send))
             return
         protected = self._protected  # for all of this request
         report = scope[REPORT] = Report(scope, protected.gate)
@@ -60,7 +60,7 @@ class Gateway:
         async def dated(message: Message) -> None:
             report.see(message)
             if message["type"] == "http.response.start":
-                message = {**message, "headers": with_date(message["headers"])}
+                message = {**message, "headers": add_date(message["headers"])}
             await send(message)
 
         read = read_path(scope, protected.gate)
@@ -76,7 +76,7 @@ class Gateway:
         finally:
             report.end()
 
-    def _closing(self, send: Send) -> Send:
+    def _close_upstream_last(self, send: Send) -> Send:
         """The upstream's connections are closed last: begun work ends before."""
 
         async def wrapped(message: Message) -> None:

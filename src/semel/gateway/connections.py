@@ -11,9 +11,9 @@ from semel.gateway.upstream import CONNECTIONS_MAX as UPSTREAM_MAX
 
 logger = logging.getLogger("semel.gateway")
 RESERVED = 64
-"""File descriptors of a worker that are no connections of these: the store's, metrics, the event loop, modules."""
+"""File descriptors that a worker needs for other things: the store, metrics, the event loop, modules."""
 STALLED_S = 1.0
-"""So long a caller has sent nothing of a begun body when its connection may give way to another one."""
+"""A connection may give way when nothing of a begun body has arrived for so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Room:
 def find_room(callers_max: int) -> Room:
     """Room for so many callers, or for as many as the limit on open files leaves.
 
-    The limit is raised as far as the system lets this process do it. A process that has no descriptor left can accept
-    nobody, so that callers would wait without an answer.
+    The limit is raised as far as the system allows. A process without a free descriptor cannot accept a connection, so
+    callers would wait without an answer.
     """
     wanted = callers_max + UPSTREAM_MAX + RESERVED
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -53,7 +53,7 @@ def find_room(callers_max: int) -> Room:
 
 
 class Waiting(Protocol):
-    """A connection whose caller is waited for."""
+    """A connection on which the gateway waits for the caller."""
 
     def give_way(self) -> None:
         """Close, with a reason if the caller has begun a request."""
@@ -62,14 +62,14 @@ class Waiting(Protocol):
 class CallerConnections:
     """The callers' connections that may give way to a new one when there are too many.
 
-    First are those without a whole head, the longest waiting one before the others: nothing of their requests has run.
-    Then come those whose body stands still. A request that has arrived never gives way.
+    The first to give way are connections without a complete head, the longest waiting one first: no part of their
+    requests has run. The next are those whose body has stopped arriving. A request that has arrived never gives way.
     """
 
     def __init__(self, callers_max: int) -> None:
         self.callers_max = callers_max
         self.retiring = False
-        """The worker finishes: whatever it answers from now on is the last answer on its connection."""
+        """The worker finishes: its next answer on each connection is the last one."""
         self._heads: dict[Waiting, None] = {}
         self._bodies: dict[Waiting, float] = {}
 
@@ -79,13 +79,13 @@ class CallerConnections:
         self._heads.setdefault(connection)
 
     def await_body(self, connection: Waiting, now: float) -> None:
-        """A part of a body has come, and another one is waited for."""
+        """A part of a body has arrived, and the gateway waits for the next."""
         self._heads.pop(connection, None)
         self._bodies.pop(connection, None)
         self._bodies[connection] = now
 
     def forget(self, connection: Waiting) -> None:
-        """The connection waits for us, or is gone."""
+        """The caller waits for the gateway, or the connection is gone."""
         self._heads.pop(connection, None)
         self._bodies.pop(connection, None)
 

@@ -2,7 +2,7 @@
 
 A head has one bound from its first byte to its end. A body has a bound that grows with what has arrived, so that a
 large upload may take its time and a dripping one may not. Time in which the gateway itself does not read is not
-counted. The kernel watches over answers (TCP_USER_TIMEOUT): it ends a connection whose other side takes nothing.
+counted. The kernel limits the sending of answers (TCP_USER_TIMEOUT): it ends a connection if the caller reads nothing.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class TimedProtocol(StrictProtocol):
 
     def _refuse(self, refused: MessageRefused) -> None:
         super()._refuse(refused)
-        self.connections.discard(self)  # it is closing, and not one of those that the server counts
+        self.connections.discard(self)  # it is closing, so the server no longer counts it
 
     def _is_serving(self) -> bool:
         latest: RequestResponseCycle | None = self.cycle

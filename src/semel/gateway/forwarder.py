@@ -12,16 +12,16 @@ from semel.errors import Unanswered
 from semel.gateway.headers import Pair, for_caller, for_upstream, values
 from semel.gateway.reports import REPORT, Report
 from semel.gateway.settings import GatewaySettings
-from semel.gateway.upstream import CONNECTIONS_MAX, Cut, NotSent, NotText, Upstream, chunks, whole
+from semel.gateway.upstream import CONNECTIONS_MAX, Cut, NotSent, NotText, Upstream, read_chunks, read_whole
 from semel.runtime.operation import Operation, current_operation
 
 KEY = b"idempotency-key"
 DERIVED = "gateway"
 """What the upstream's key is derived under. It never changes: an older version's keys must stay the same."""
 WHOLE_MAX = 65_536
-"""A body that is here already goes out with the head; a larger one is written part by part. Answers likewise."""
+"""A body up to this size is sent together with the head; a larger one part by part. The same holds for answers."""
 LOOK_S = 0.05
-"""So long a caller without a key may have left before the upstream's work for it is stopped."""
+"""After this time, the gateway watches whether a caller without a key leaves, and then stops the upstream's work."""
 
 NOT_UTF8 = http.Response(400, ((b"content-type", b"text/plain; charset=utf-8"),), b"A header is not UTF-8.")
 
@@ -37,11 +37,11 @@ class Forwarder:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await _live(receive, send)
+            await _serve_lifespan(receive, send)
             return
         operation = current_operation()
         body = Body(receive)
-        # The caller of a keyed request may leave: the work goes on. Otherwise nobody is left to do it for.
+        # When the caller leaves, the work of a keyed request goes on. Without a key, the work stops.
         if operation is not None:
             await self._forward(scope, body, send, operation)
             return
@@ -74,26 +74,26 @@ class Forwarder:
             return
         except Cut as error:
             if not body.left:
-                raise _unknown(scope, error) from error
+                raise _explain_unknown(scope, error) from error
             return
         async with response:
             if not 200 <= response.status <= 599:
-                raise _unknown(scope, Cut(f"it answered with the status {response.status}"))
+                raise _explain_unknown(scope, Cut(f"it answered with the status {response.status}"))
             headers = for_caller(response.status, method, response.raw_headers)
             start = {"type": "http.response.start", "status": response.status, "headers": headers}
             length = response.content_length
             rest = b""
             try:
                 if length is not None and length <= WHOLE_MAX:
-                    rest = await whole(response)
+                    rest = await read_whole(response)
                     await send(start)
                 else:
                     await send(start)
-                    async for chunk in chunks(response):
+                    async for chunk in read_chunks(response):
                         await send({"type": "http.response.body", "body": chunk, "more_body": True})
             except Cut as error:
                 if not body.left:
-                    raise _unknown(scope, error) from error
+                    raise _explain_unknown(scope, error) from error
                 return
             await send({"type": "http.response.body", "body": rest, "more_body": False})
 
@@ -118,14 +118,14 @@ class Body:
         self.left = False
 
     async def data(self) -> bytes | AsyncIterator[bytes] | None:
-        """What is here already when that is all of it, else the parts as they come."""
+        """The whole body if it has arrived and is small, else its parts as they arrive."""
         first, more = await self._next()
         if more or len(first) > WHOLE_MAX:
             return self._parts(first, more)
         return first or None
 
     async def _parts(self, first: bytes, more: bool) -> AsyncIterator[bytes]:
-        for at in range(0, len(first), WHOLE_MAX):  # piece by piece: each must be taken in time
+        for at in range(0, len(first), WHOLE_MAX):  # piece by piece: the upstream must take each in time
             yield first[at : at + WHOLE_MAX]
         while more:
             part, more = await self._next()
@@ -188,12 +188,12 @@ def _explain(scope: Scope, cause: str) -> None:
     report.explain(cause)
 
 
-def _unknown(scope: Scope, error: Cut) -> Unanswered:
+def _explain_unknown(scope: Scope, error: Cut) -> Unanswered:
     _explain(scope, f"the request was passed on and not answered: {error}")
     return Unanswered()
 
 
-async def _live(receive: Receive, send: Send) -> None:
+async def _serve_lifespan(receive: Receive, send: Send) -> None:
     while (await receive())["type"] != "lifespan.shutdown":
         await send({"type": "lifespan.startup.complete"})
     await send({"type": "lifespan.shutdown.complete"})

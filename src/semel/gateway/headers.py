@@ -13,7 +13,7 @@ Pair = tuple[bytes, bytes]
 
 VIA = b"1.1 semel"
 HOPS = frozenset(name.encode() for name in HOP_BY_HOP) | {b"http2-settings"}
-# Expect: we have asked for the body ourselves. The others are written anew.
+# Expect: the gateway has asked for the body itself. It writes the other headers anew.
 REPLACED = frozenset((b"expect", b"host", b"content-length", b"via", b"forwarded", b"x-forwarded-for"))
 REWRITTEN = REPLACED | {b"x-forwarded-proto", b"x-forwarded-host"}
 HTTP2 = b"h2c"
@@ -22,11 +22,11 @@ OFFER = frozenset((b"upgrade", b"http2-settings"))
 BODILESS = frozenset((204, 304))
 
 
-def passed_on(headers: Iterable[Pair]) -> list[Pair]:
+def drop_hop_by_hop(headers: Iterable[Pair]) -> list[Pair]:
     """Without the headers that belong to one connection: the known ones, and those that `Connection` names."""
     headers = list(headers)
     if HOPS.isdisjoint(map(bytes.lower, map(NAME, headers))):
-        return headers  # most
+        return headers  # the usual case
     hops = HOPS
     for name, value in headers:
         if name.lower() == b"connection":
@@ -40,7 +40,7 @@ def offers_http2_alone(method: bytes, headers: Iterable[Pair]) -> bool:
     return method != b"CONNECT" and set(offered) == {HTTP2}
 
 
-def without_offer(headers: Iterable[Pair]) -> Iterator[Pair]:
+def drop_offer(headers: Iterable[Pair]) -> Iterator[Pair]:
     """The headers of a request as if it had not offered another protocol."""
     for name, value in headers:
         if name == b"connection":
@@ -58,22 +58,22 @@ def for_upstream(scope: Scope, *, host: bytes, dropped: frozenset[bytes]) -> lis
     """What the upstream gets, without a key of ours: order and repeats are kept.
 
     A name with an underscore is dropped, as other proxies do: for CGI, WSGI and PHP `X_Account` is `X-Account`, so it
-    would be a second spelling of a header that somebody in front of us has checked.
+    would be a second spelling of a header that a proxy in front of the gateway has checked.
     """
     kept, ours = [(b"host", host)], dict[bytes, list[bytes]]()
-    for name, value in passed_on(scope["headers"]):
+    for name, value in drop_hop_by_hop(scope["headers"]):
         if name in REWRITTEN:
             ours.setdefault(name, []).append(value)
         if name not in REPLACED and name not in dropped and b"_" not in name:
             kept.append((name, value))
     if b"content-length" in ours:
         kept.append((b"content-length", b"%d" % int(ours[b"content-length"][0])))
-    kept.extend(_about_us(scope, ours))
+    kept.extend(_describe_hop(scope, ours))
     return kept
 
 
-def _about_us(scope: Scope, said: Mapping[bytes, Sequence[bytes]]) -> Iterator[Pair]:
-    """`Via`, `Forwarded` and its older relatives, each after what proxies before us have said."""
+def _describe_hop(scope: Scope, said: Mapping[bytes, Sequence[bytes]]) -> Iterator[Pair]:
+    """`Via`, `Forwarded` and its older relatives, each after the values of proxies in front of the gateway."""
     client = scope.get("client")
     address = str(client[0]).encode("latin-1") if client else b"unknown"
     named = b'"[' + address + b']"' if b":" in address else address
@@ -86,7 +86,7 @@ def _about_us(scope: Scope, said: Mapping[bytes, Sequence[bytes]]) -> Iterator[P
     yield b"via", b", ".join((*said.get(b"via", ()), version + b" semel"))
     yield b"forwarded", b", ".join((*said.get(b"forwarded", ()), forwarded))
     yield b"x-forwarded-for", b", ".join((*said.get(b"x-forwarded-for", ()), address))
-    # Only who is asked first knows these: what a proxy before us has said stands.
+    # Only the first proxy knows these: if one is in front of the gateway, its values stay.
     if b"x-forwarded-proto" not in said:
         yield b"x-forwarded-proto", protocol
     if asked and b"x-forwarded-host" not in said:
@@ -95,13 +95,13 @@ def _about_us(scope: Scope, said: Mapping[bytes, Sequence[bytes]]) -> Iterator[P
 
 def for_caller(status: int, method: str, headers: Iterable[Pair]) -> list[Pair]:
     """What the caller gets. A status without a body has no length either: servers count what they send."""
-    kept = passed_on(headers)
+    kept = drop_hop_by_hop(headers)
     if status in BODILESS and method != "HEAD":
         kept = [(name, value) for name, value in kept if name.lower() != b"content-length"]
     return [*kept, (b"via", VIA)]
 
 
-def with_date(headers: Sequence[Pair]) -> list[Pair]:
+def add_date(headers: Sequence[Pair]) -> list[Pair]:
     """Every answer is dated; the upstream's own date stands."""
     if b"date" in map(bytes.lower, map(NAME, headers)):
         return list(headers)

@@ -15,14 +15,14 @@ from urllib.parse import urlsplit
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from semel.gateway.headers import offers_http2_alone, without_offer
+from semel.gateway.headers import drop_offer, offers_http2_alone
 
 logger = logging.getLogger("semel.gateway")
 HEAD_MAX = 65_536
 HEADERS_MAX = 200
 PATH_SHOWN_MAX = 200
 HOSTS_MAX = 256
-"""How many Host headers are remembered as readable or not. They have a bound, too."""
+"""How many checked Host headers are remembered."""
 
 
 class MessageRefused(Exception):
@@ -88,7 +88,7 @@ class StrictProtocol(HttpToolsProtocol):
         A server may ignore the offer (RFC 9110, section 7.8). What follows the head is then the body as HTTP/1 has it.
         """
         head = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
-        head.extend(b"%b: %b" % header for header in without_offer(self.headers))
+        head.extend(b"%b: %b" % header for header in drop_offer(self.headers))
         self._offered = False
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as the server sets it
@@ -105,7 +105,7 @@ class StrictProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         if self._offered:
             return
-        if any(name == b"connection" for name, _ in self.headers):  # the parser obeys it, and nobody would hear more
+        if any(name == b"connection" for name, _ in self.headers):  # the parser obeys it, and would read no more
             self._refused = MessageRefused("Connection is a header, and must not follow the body.")
             raise self._refused
         self._part = Part.NOTHING
@@ -122,10 +122,10 @@ class StrictProtocol(HttpToolsProtocol):
             return
         self._part, self._between = Part.BODY, 0
         super().on_headers_complete()
-        self.headers = []  # what follows the body is no header: nobody checks it, and it is not passed on
+        self.headers = []  # trailers after the body are not checked, so they are not forwarded
 
     def send_400_response(self, msg: str) -> None:
-        """What the parser refused, or we did."""
+        """Answer a request that the parser or this class has refused."""
         self._refuse(self._refused or MessageRefused(msg))
 
     def _check(self) -> None:

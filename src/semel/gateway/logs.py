@@ -19,7 +19,7 @@ FIELD = "semel_"
 SUMMARY = "semel_more"
 BURST = 5
 WINDOW_S = 5.0
-"""Of one kind so many lines are written in so long a time. The others are counted, and their count is one line more."""
+"""At most `BURST` lines of one kind are written in this time. The rest are counted, and one more line says how many."""
 
 
 class TextLines(logging.Formatter):
@@ -124,7 +124,7 @@ REPEATED = ("semel_status", "semel_problem", "semel_event")
 
 
 def _kind_of(record: logging.LogRecord) -> tuple[str, int, str] | None:
-    """What the line has in common with others like it. None for those that are always written."""
+    """What the line has in common with others of its kind. None for a line that is always written."""
     fields = vars(record)
     if SUMMARY in fields or (record.levelno < logging.WARNING and "semel_status" not in fields):
         return None
@@ -144,9 +144,9 @@ class GatewayLog:
 
     def set(self, settings: GatewaySettings, rules: Rules | None = None) -> None:
         """Write as the options say, else as the rules file says. At the level debug nothing is summed."""
-        told = None if rules is None else rules.log
-        level = logging.getLevelName((settings.log_level or (told and told.level) or "info").upper())
-        format = settings.log_format or (told and told.format) or "text"
+        chosen = None if rules is None else rules.log
+        level = logging.getLevelName((settings.log_level or (chosen and chosen.level) or "info").upper())
+        format = settings.log_format or (chosen and chosen.format) or "text"
         self._handler.setFormatter(JsonLines() if format == "json" else TextLines())
         self._handler.removeFilter(self._sums)
         if level > logging.DEBUG:

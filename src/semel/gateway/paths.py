@@ -1,7 +1,7 @@
 """Which policy applies to a path that the upstream may read in more than one way.
 
-What came is passed on as it came. Whatever the upstream makes of it, the request is not less protected than the rules
-say. Where two rules would protect it in different ways, nobody knows which is right, and the request is refused.
+The gateway forwards a path as it came. However the upstream reads it, the request is at least as protected as the rules
+say. Where different rules apply to different readings, the gateway cannot tell which is right and refuses the request.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ CONTRADICTION = http.Response(
 
 
 class RuledMiddleware(IdempotencyMiddleware):
-    """The middleware, for requests whose policy may be found already."""
+    """The middleware, which takes the policy that `read_path` has put into the scope."""
 
     async def look_at_store(self) -> None:
-        """The supervisor does it, once for all workers."""
+        """Do nothing: the supervisor looks at the store, once for all workers."""
 
     def mark(self, scope: Scope) -> Mark:
         found: Mark = scope.get(POLICY, UNMARKED)
@@ -38,7 +38,7 @@ class RuledMiddleware(IdempotencyMiddleware):
 
 
 def read_path(scope: Scope, gate: Gate) -> Scope | None:
-    """The scope with the policy of its path, if that has several readings; None when they contradict each other."""
+    """The scope, with its policy if the path has several readings; None when the readings contradict each other."""
     path: str = scope["path"]
     raw: bytes = scope["raw_path"]
     if scope["method"] in SAFE or not gate.rules or (b"%" not in raw and ODD.search(path) is None):

@@ -1,4 +1,4 @@
-"""What the log says about a request: which one it was, whose key, what it was answered, and why."""
+"""The log line about a request: method, path, a digest of its key, the answer, and the reason."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from semel.http.gate import REQUEST_ID, TRACEPARENT, Admitted, Gate
 
 logger = logging.getLogger("semel.gateway")
 REPORT = "semel.gateway.report"
-"""Where the scope of a request has its report."""
+"""The name of the report in the scope of a request."""
 PROBLEM = (b"content-type", b"application/problem+json")
 OTHERS = frozenset((b"via", http.REPLAYED[0]))
-"""An answer with one of these is the upstream's, or a repeat of one that was reported before."""
+"""An answer with one of these headers is the upstream's, or a replay of an answer that was reported before."""
 
 
 class Report:
-    """The report on one request. Only what goes wrong is written."""
+    """The report on one request. Only failures are written."""
 
     def __init__(self, scope: Scope, gate: Gate) -> None:
-        # Not the scope, which has this report: nothing is left for the garbage collector.
+        # Do not keep the scope, which holds this report: the cycle would be work for the garbage collector.
         self._method: str = scope["method"]
         self._path: str = scope["path"]
         self._raw_path: bytes = scope["raw_path"]
@@ -33,12 +33,12 @@ class Report:
         self._gate = gate
         self._cause = ""
         self._status: int | None = None
-        """Of our own answer, while its body is awaited."""
+        """The status of an answer of the gateway's own, until its body is sent."""
         self._is_problem = False
         self.started = False
 
     def explain(self, cause: str) -> None:
-        """Why the request fails. It is written with the answer that the caller gets, or at once if that has begun."""
+        """Say why the request fails. It is logged with the caller's answer, or at once if that has begun."""
         if self.started:
             self._write(logging.WARNING, "failed", cause, {})
         else:
@@ -52,15 +52,15 @@ class Report:
                 self._status = message["status"]
                 self._is_problem = PROBLEM in message["headers"]
         elif self._status is not None:
-            self._answered(self._status, message.get("body", b""))
+            self._report_answer(self._status, message.get("body", b""))
             self._status = None
 
     def end(self) -> None:
-        """Nothing more happens. A cause that no answer told is written."""
+        """The request is over. Log a cause that was logged with no answer."""
         if self._cause:
             self._write(logging.WARNING, "failed", self._cause, {})
 
-    def _answered(self, status: int, body: bytes) -> None:
+    def _report_answer(self, status: int, body: bytes) -> None:
         level = logging.WARNING if status >= 500 else logging.INFO
         fields: dict[str, object] = {"status": status}
         if self._is_problem:

@@ -1,7 +1,7 @@
 """The rules file: TOML, decoded and checked, with errors that name file, table and field.
 
-`[policy]` is what applies where no rule does, and what every `[[rules]]` table starts from. `[tenant]` says who calls,
-`[log]` how the log is written where no option says so.
+`[policy]` is what applies where no rule does, and what every `[[rules]]` table starts from. `[tenant]` says how a
+caller is identified, and `[log]` how the log is written where no option says so.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DEFAULT = Policy(per_host=True)
 
 
 class TenantTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who calls: the value of a header, or a claim of the bearer token."""
+    """What identifies a caller: the value of a header, or a claim of the bearer token."""
 
     header: str | None = None
     jwt_claim: str | None = None
@@ -95,7 +95,7 @@ def parse_rules(text: str, name: str) -> Rules:
     try:
         file = msgspec.convert(tables, RulesFile)
     except msgspec.ValidationError as error:
-        raise SettingsInvalid(f"{name}: {_placed(str(error))}") from None
+        raise SettingsInvalid(f"{name}: {_place_error(str(error))}") from None
     policy = _policy(f"{name}, [policy]", file.policy, POLICY_FIELDS, DEFAULT)
     rules = [_rule(f"{name}, [[rules]] {number}", table, policy) for number, table in enumerate(file.rules, 1)]
     if file.tenant is not None and (file.tenant.header is None) is (file.tenant.jwt_claim is None):
@@ -103,8 +103,8 @@ def parse_rules(text: str, name: str) -> Rules:
     return Rules(policy, tuple(rules), file.tenant, file.log)
 
 
-def _placed(error: str) -> str:
-    """What the decoder says, in the words of the file: `$.tenant.header` is `[tenant] header`."""
+def _place_error(error: str) -> str:
+    """The decoder's error, with the names of the file: `$.tenant.header` becomes `[tenant] header`."""
     what, _, where = error.partition(" - at `$")
     table, _, field = where.rstrip("`").strip(".").partition(".")
     allowed = f"; allowed are {', '.join(_fields_of(table))}" if "unknown field" in what else ""

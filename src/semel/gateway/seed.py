@@ -1,4 +1,4 @@
-"""What the process that workers are forked from has imported already, so that a lost worker is replaced in no time.
+"""The imports of the process that workers are forked from, so that a dead worker is replaced quickly.
 
 It imports and nothing else: no loop, no thread, no connection, so it may be forked at any moment.
 """

@@ -1,4 +1,4 @@
-"""Everything that `semel gateway` is told when it starts, checked once. What rules say is in `semel.gateway.rules`."""
+"""The options of `semel gateway`, checked once at the start. The rules file is in `semel.gateway.rules`."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ class GatewaySettings:
             raise SettingsInvalid(f"--store {self.store}: a worker that dies would forget its keys; use sqlite:///FILE")
         if self.secret is not None and (weakness := weakness_of(self.secret.encode())) is not None:
             raise SettingsInvalid(f"--secret {weakness}")
-        address("--listen", self.listen)
+        parse_address("--listen", self.listen)
         if self.admin is not None:
-            address("--admin", self.admin)
+            parse_address("--admin", self.admin)
         if not 1 <= self.workers <= WORKERS_MAX:
             raise SettingsInvalid(f"--workers {self.workers}: 1 to {WORKERS_MAX}")
         for name, allowed in CHOICES.items():
@@ -110,7 +110,7 @@ def _is_upstream(text: str) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.hostname) and not more
 
 
-def address(option: str, text: str) -> tuple[str, int]:
+def parse_address(option: str, text: str) -> tuple[str, int]:
     """`host:port` or `[v6]:port` taken apart."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65_535 or (":" in host and not host.startswith("[")):

@@ -10,7 +10,7 @@ import os
 import socket
 from dataclasses import dataclass
 
-from semel.gateway.settings import DEFAULT_LISTEN, GatewaySettings, SettingsInvalid, address
+from semel.gateway.settings import DEFAULT_LISTEN, GatewaySettings, SettingsInvalid, parse_address
 
 BACKLOG = 2_048
 HANDED_OVER = "SEMEL_HANDED_OVER"
@@ -44,8 +44,8 @@ def open_sockets(settings: GatewaySettings) -> Sockets:
     if text:
         found = {name: _adopt(int(number)) for name, _, number in (each.partition("=") for each in text.split())}
         return Sockets(found["listen"], found.get("admin"), found["channel"])
-    found = _activated()
-    if "listen" in found and settings.listen not in (DEFAULT_LISTEN, shown := shown_address(found["listen"])):
+    found = _adopt_activated()
+    if "listen" in found and settings.listen not in (DEFAULT_LISTEN, shown := format_address(found["listen"])):
         raise SettingsInvalid(
             f"--listen {settings.listen}: the service manager has handed over {shown}; leave --listen out, or change "
             "ListenStream= of the socket unit"
@@ -57,18 +57,18 @@ def open_sockets(settings: GatewaySettings) -> Sockets:
     return Sockets(listen, admin)
 
 
-def shown_address(found: socket.socket) -> str:
+def format_address(found: socket.socket) -> str:
     host, port, *_ = found.getsockname()
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _create(option: str, text: str) -> socket.socket:
-    host, port = address(option, text)
+    host, port = parse_address(option, text)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=BACKLOG)
 
 
-def _activated() -> dict[str, socket.socket]:
+def _adopt_activated() -> dict[str, socket.socket]:
     """What a service manager handed over to this very process (sd_listen_fds)."""
     pid, count, names = (os.environ.pop(name, "") for name in ACTIVATION)
     if pid != str(os.getpid()) or not count.isdecimal():

@@ -1,7 +1,8 @@
 """Which generation of a gateway serves: at first the supervisor of this process, after a restart that of another one.
 
 The process that the operator knows stays, so that a service manager does not lose it. It holds the sockets, passes
-signals on, and starts a successor when it is told to restart. The old generation serves until the new one is ready.
+signals on, and starts a successor when a signal asks for a restart. The old generation serves until the new one is
+ready.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from typing import Protocol
 from semel.gateway.logs import GatewayLog
 from semel.gateway.rules import Rules
 from semel.gateway.settings import GatewaySettings
-from semel.gateway.sockets import HANDED_OVER, Sockets, open_sockets, shown_address
+from semel.gateway.sockets import HANDED_OVER, Sockets, format_address, open_sockets
 from semel.gateway.supervisor import METRICS, Supervisor
 
 logger = logging.getLogger("semel.gateway")
 READY = b"ready"
 START_S = 60.0
-"""So long a successor may take until its workers are ready."""
+"""How long a successor may take until its workers are ready."""
 
 
 class Generation(Protocol):
-    """Workers that serve, or have served and finish what they have begun."""
+    """Workers that serve, or that finish their running requests."""
 
     async def run(self) -> int:
         """Wait for the end. The exit status."""
@@ -126,13 +127,13 @@ class Succession:
         return task.result()
 
     def stop(self) -> None:
-        """Take no more connections, and finish what has begun."""
+        """Accept no more connections, and finish running requests."""
         self._close()
         for generation in self._running.values():
             generation.stop()
 
     def restart(self) -> None:
-        """Start a successor. When it is ready, the generation that serves finishes what it has begun."""
+        """Start a successor. When it is ready, the generation that serves finishes its running requests."""
         if self._stopping or self._restarting is not None:
             logger.warning("a restart was asked for and is not begun: the gateway is restarting or stopping already")
             return
@@ -161,7 +162,7 @@ class Succession:
         else:
             before, self._serving = self._serving, successor
             before.retire()
-            logger.info("process %d has taken over; the workers before it finish what they have begun", successor.pid)
+            logger.info("process %d has taken over; the workers before it finish their requests", successor.pid)
 
     def _listen_for_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -203,8 +204,8 @@ async def supervise(settings: GatewaySettings, rules: Rules, log: GatewayLog) ->
     """Run a gateway. The exit status is 0, or 1 if no worker could start."""
     sockets = open_sockets(settings)
     try:
-        admin = None if sockets.admin is None else shown_address(sockets.admin)
-        where = replace(settings, listen=shown_address(sockets.listen), admin=admin)
+        admin = None if sockets.admin is None else format_address(sockets.admin)
+        where = replace(settings, listen=format_address(sockets.listen), admin=admin)
         return await Succession(where, rules, sockets, log).run()
     finally:
         sockets.close()

@@ -1,6 +1,7 @@
 """The supervisor: keeps workers running on one socket, reads the rules, and answers on the admin port.
 
-It never touches a request. A worker that dies is replaced; connections that nobody has accepted yet wait for the next.
+It never touches a request. A worker that dies is replaced; connections that no worker has accepted yet
+wait for the next.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import logging
 import multiprocessing
 import os
 from contextlib import AsyncExitStack, suppress
+from enum import Enum
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from tempfile import TemporaryDirectory
 
 from semel.errors import StoreMisconfigured
-from semel.gateway.admin import Admin, trouble_with
+from semel.gateway.admin import Admin, find_trouble
 from semel.gateway.logs import GatewayLog
 from semel.gateway.rules import Rules, read_rules
 from semel.gateway.settings import GatewaySettings, SettingsInvalid
@@ -31,17 +33,25 @@ logger = logging.getLogger("semel.gateway")
 METRICS = "PROMETHEUS_MULTIPROC_DIR"
 """Where the workers' counters are, for the admin port, which sums them."""
 AGAIN_S = 1.0
-"""How long a worker that could not start is not tried again."""
+"""How long to wait before a worker that could not start is started again."""
 UNIDENTIFIED = (
     "the rules have no [tenant], so callers are told apart by their Authorization header: a refreshed token looks like "
     "another caller, and callers without one share their keys. Name a header or a claim in [tenant]"
 )
 UNKEYED = (
-    "there is no --secret, so that header is stored as its plain SHA-256, and who reads the store can confirm a "
+    "there is no --secret, so that header is stored as its plain SHA-256, and any reader of the store can confirm a "
     "guessed credential. Give 32 random bytes in SEMEL_GATEWAY_SECRET"
 )
 LAST_S = 15.0
-"""What a stopping worker needs besides the time for running work: `semel.runtime.tasks.DRAIN_S`, and to end."""
+"""The time that a stopping worker needs after running work has ended: `semel.runtime.tasks.DRAIN_S`, and its exit."""
+
+
+class Startup(Enum):
+    """Whether the gateway could start: the exit status says so in the end."""
+
+    PENDING = "no worker was ready yet"
+    DONE = "a worker was ready"
+    FAILED = "a worker ended before any was ready"
 
 
 class Worker:
@@ -53,8 +63,8 @@ class Worker:
         self.ready = False
 
 
-def checked(settings: GatewaySettings, log: GatewayLog) -> Rules:
-    """Read the rules as a worker would use them, so that what is wrong is said before anything is changed."""
+def check_rules(settings: GatewaySettings, log: GatewayLog) -> Rules:
+    """Read the rules as a worker uses them, so that a mistake in them is reported before anything changes."""
     rules = read_rules(settings.rules)
     try:
         gate = Gate(rules.policy, rules.rules, secret=settings.secret)
@@ -71,7 +81,7 @@ def checked(settings: GatewaySettings, log: GatewayLog) -> Rules:
 
 
 def _in_options(error: str) -> str:
-    """What a middleware is told about its arguments, in the words of a command line."""
+    """An error about the arguments of a middleware, with the names of the command line's options."""
     return error.replace("give the middleware a secret=", "give --secret").replace("quota_storage=", "--quota-storage")
 
 
@@ -84,12 +94,11 @@ class Supervisor:
         self.sockets = sockets
         self.rules = rules
         self.workers: list[Worker] = []
-        self.failed = False
-        self._began = False
+        self._startup = Startup.PENDING
         self.serves = asyncio.Event()
-        """All workers were ready."""
+        """Set when all workers are ready for the first time."""
         self._why: Stop | None = None
-        self._told = asyncio.Event()
+        self._stop_asked = asyncio.Event()
         self._replacing: set[asyncio.Task[None]] = set()
         self._empty = asyncio.Event()
         self._context = multiprocessing.get_context("forkserver")
@@ -103,26 +112,26 @@ class Supervisor:
             stack.push_async_callback(store.close)
             on_event = listener_of(self.settings, self.rules)
             self._admin = await stack.enter_async_context(Admin(self, store, metrics))
-            # This may be all that ever uses the store, so it is purged from here.
+            # The gateway may be the only program that uses the store, so it purges the store.
             await stack.enter_async_context(AsyncPurger(store, on_purged=purges(on_event)))
-            if (trouble := await trouble_with(store)) is not None:
+            if (trouble := await find_trouble(store)) is not None:
                 logger.warning("the store does not answer, and requests with a key get 503 until it does: %s", trouble)
             for _ in range(self.settings.workers if self._why is None else 0):
                 self._start()
-            await self._told.wait()
+            await self._stop_asked.wait()
             if self._why is Stop.SUCCEEDED:
                 await self._admin.close()  # the port is the successor's
             await self._end()
-        return 1 if self.failed else 0
+        return 1 if self._startup is Startup.FAILED else 0
 
     @property
     def ready(self) -> bool:
         return not self.stopping and any(worker.ready for worker in self.workers)
 
     def reload(self) -> None:
-        """Read the rules again and give them to every worker. A bad file changes nothing, and is named."""
+        """Read the rules again and send them to every worker. A file with a mistake changes nothing."""
         try:
-            self.rules = checked(self.settings, self._log)
+            self.rules = check_rules(self.settings, self._log)
         except SettingsInvalid as error:
             logger.error("the rules were not reloaded, and the old ones stay: %s", error)
             return
@@ -136,11 +145,11 @@ class Supervisor:
         return self._why is not None
 
     def stop(self) -> None:
-        """Finish what has begun. Callers who connect from now on are refused, or wait for the next start."""
+        """Finish running requests. New connections are refused, or wait for the next start."""
         self._finish(Stop.GATEWAY_STOPS)
 
     def retire(self) -> None:
-        """Finish what has begun, at leisure: a successor accepts connections."""
+        """Finish running requests without hurry: a successor accepts connections."""
         self._finish(Stop.SUCCEEDED)
 
     def _finish(self, why: Stop) -> None:
@@ -148,7 +157,7 @@ class Supervisor:
         for worker in self.workers:
             with suppress(OSError):  # it has just died
                 worker.channel.send(why)
-        self._told.set()
+        self._stop_asked.set()
 
     def _start(self) -> None:
         ours, theirs = self._context.Pipe()
@@ -158,10 +167,10 @@ class Supervisor:
         worker = Worker(process, ours)
         self.workers.append(worker)
         loop = asyncio.get_running_loop()
-        loop.add_reader(ours.fileno(), self._heard, worker)
+        loop.add_reader(ours.fileno(), self._hear, worker)
 
-    def _heard(self, worker: Worker) -> None:
-        """A worker says that it is ready, or its end of the channel has closed because it is dead."""
+    def _hear(self, worker: Worker) -> None:
+        """Read what a worker sent: it is ready. If its end of the channel is closed, the worker is dead."""
         try:
             worker.channel.recv()
         except (EOFError, OSError):
@@ -170,14 +179,16 @@ class Supervisor:
             self._replacing.add(task := asyncio.create_task(self._replace(worker)))
             task.add_done_callback(self._replacing.discard)
             return
-        worker.ready = self._began = True
+        worker.ready = True
+        if self._startup is Startup.PENDING:
+            self._startup = Startup.DONE
         logger.info("worker %s is ready", worker.process.pid)
         if sum(each.ready for each in self.workers) == self.settings.workers:
             logger.info("listening on http://%s for %s", self.settings.listen, self.settings.upstream)
             self.serves.set()
 
     async def _replace(self, worker: Worker) -> None:
-        await _ended(worker.process)
+        await _wait_for_end(worker.process)
         self._admin.forget(worker.process.pid)
         self.workers.remove(worker)
         if self.stopping:
@@ -186,8 +197,8 @@ class Supervisor:
             return
         logger.error("worker %s ended with %s", worker.process.pid, worker.process.exitcode)
         if not worker.ready:
-            if not self._began:
-                self.failed = True
+            if self._startup is Startup.PENDING:
+                self._startup = Startup.FAILED
                 self.stop()
                 return
             await asyncio.sleep(AGAIN_S)
@@ -195,7 +206,7 @@ class Supervisor:
             self._start()
 
     async def _end(self) -> None:
-        """Wait for the workers; those that do not finish in time are killed."""
+        """Wait for the workers. Kill those that do not finish in time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self.settings.drain_s + LAST_S):
                 await self._until_empty()
@@ -209,7 +220,7 @@ class Supervisor:
             await self._empty.wait()
 
 
-async def _ended(process: ForkServerProcess) -> None:
+async def _wait_for_end(process: ForkServerProcess) -> None:
     """Wait for the end of a process without blocking the loop."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Who calls, as far as a gateway can tell: a header or a claim that somebody in front of it has verified."""
+"""The tenant of a request: a header or a claim that a proxy in front of the gateway has verified."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def identify_by(table: TenantTable | None, gate: Gate) -> Identify:
         if header is not None and (found := values(scope["headers"], header)):
             return b", ".join(found).decode("utf-8", "surrogateescape")
         credentials = values(scope["headers"], b"authorization")
-        if claim is not None and len(credentials) == 1 and (who := claim_of(credentials[0], claim)) is not None:
-            return who
+        if claim is not None and len(credentials) == 1 and (value := read_claim(credentials[0], claim)) is not None:
+            return value
         return gate.bearer(b", ".join(credentials)) if credentials else None
 
     return identify
 
 
-def claim_of(authorization: bytes, claim: str) -> str | None:
-    """A claim of a bearer token. The signature is NOT verified: whoever can send a forged token to the gateway can
-    have any claim, so the token must have been verified on its way here.
+def read_claim(authorization: bytes, claim: str) -> str | None:
+    """A claim of a bearer token. The signature is NOT verified: a caller that can send a forged token to the gateway
+    can have any claim. So a proxy in front of the gateway must verify the token.
     """
     scheme, _, token = authorization.partition(b" ")
     parts = token.strip().split(b".")

@@ -28,15 +28,15 @@ from semel.gateway.settings import GatewaySettings
 CONNECTIONS_MAX = 1_000
 HEAD_MAX = 65_536
 NOT_OURS = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
-"""What the library would add to a request that lacks it."""
+"""Headers that the library would add to a request without them."""
 
 
 class NotSent(Exception):
-    """No connection could be made: the upstream has seen nothing of the request."""
+    """The gateway could not connect: the upstream has seen nothing of the request."""
 
 
 class NotText(Exception):
-    """A header is not UTF-8, and what sends them knows no other bytes. Nothing was sent."""
+    """A header is not UTF-8, and the HTTP library can send no other text. Nothing was sent."""
 
 
 class Cut(Exception):
@@ -60,33 +60,33 @@ class Upstream:
         except UnicodeDecodeError as error:
             raise NotText(str(error)) from error
         url = URL(f"{self._settings.base}{target}", encoded=True)
-        request = partial(self._opened().request, method, url, headers=texts, allow_redirects=False)
+        request = partial(self._open_session().request, method, url, headers=texts, allow_redirects=False)
         try:
             if body is None or isinstance(body, bytes):
                 return await request(data=body)
             async with asyncio.timeout(None) as bound:
-                return await request(data=self._taken(body, bound))
+                return await request(data=self._bound_parts(body, bound))
         except (ClientConnectorError, ConnectionTimeoutError) as error:
             raise NotSent(str(error)) from error
         except (ClientError, TimeoutError, OSError) as error:
-            raise Cut(_said(error)) from error
+            raise Cut(_describe(error)) from error
 
-    async def _taken(self, parts: AsyncIterator[bytes], bound: asyncio.Timeout) -> AsyncIterator[bytes]:
+    async def _bound_parts(self, parts: AsyncIterator[bytes], bound: asyncio.Timeout) -> AsyncIterator[bytes]:
         """The parts of a body, each of which the upstream must take in time: the library bounds only its reading."""
         loop = asyncio.get_running_loop()
         async for part in parts:
             with suppress(RuntimeError):  # the answer has begun before the request ended: its parts have a bound
                 bound.reschedule(loop.time() + self._settings.timeout_s)
             yield part
-            with suppress(RuntimeError):  # now it is the caller who is waited for
+            with suppress(RuntimeError):  # now the gateway waits for the caller
                 bound.reschedule(None)
 
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
 
-    def _opened(self) -> ClientSession:
-        if self._session is None:  # here and not before: it belongs to the loop that uses it
+    def _open_session(self) -> ClientSession:
+        if self._session is None:  # not in the constructor: a session belongs to the event loop that uses it
             settings = self._settings
             self._session = ClientSession(
                 connector=TCPConnector(limit=self._connections_max, force_close=True)
@@ -105,21 +105,21 @@ class Upstream:
         return self._session
 
 
-async def whole(response: ClientResponse) -> bytes:
-    """The body, when all of it is there."""
+async def read_whole(response: ClientResponse) -> bytes:
+    """The whole body."""
     try:
         return await response.read()
     except (ClientError, TimeoutError, OSError) as error:
-        raise Cut(_said(error)) from error
+        raise Cut(_describe(error)) from error
 
 
-async def chunks(response: ClientResponse) -> AsyncIterator[bytes]:
-    """The body as it comes in."""
+async def read_chunks(response: ClientResponse) -> AsyncIterator[bytes]:
+    """The body, part by part as it arrives."""
     try:
         async for chunk in response.content.iter_any():
             yield chunk
     except (ClientError, TimeoutError, OSError) as error:
-        raise Cut(_said(error)) from error
+        raise Cut(_describe(error)) from error
 
 
 async def _once(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
@@ -129,8 +129,8 @@ async def _once(request: ClientRequest, handler: ClientHandlerType) -> ClientRes
     except (ClientConnectorError, ConnectionTimeoutError):
         raise
     except (ClientError, OSError) as error:
-        raise Cut(_said(error)) from error
+        raise Cut(_describe(error)) from error
 
 
-def _said(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return str(error) or ("it did not take the request in time" if isinstance(error, TimeoutError) else repr(error))

@@ -32,8 +32,8 @@ logger = logging.getLogger("semel.gateway")
 READY = "ready"
 TICK_S = 0.05
 IDLE_S = 1.0
-"""So long the idle connections of a stopping gateway stay open, for requests that are on their way already. With
-successors there is no hurry: they stay for as long as running requests may take.
+"""How long idle connections of a stopping gateway stay open, for requests that are on their way already. If there are
+successors, idle connections stay open for as long as running requests may take.
 """
 
 
@@ -45,7 +45,7 @@ class Stop(Enum):
 
 
 class Server(uvicorn.Server):
-    """Tells the supervisor when it takes requests, leaves signals to it, and ends without a caller noticing."""
+    """Tells the supervisor when it accepts requests, leaves signals to it, and ends without losing a request."""
 
     def __init__(
         self, config: uvicorn.Config, channel: Connection, connections: CallerConnections, drain_s: float
@@ -68,13 +68,13 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             # Modules and classes stay as long as the process. A full collection that walks through them takes some ten
-            # milliseconds, in which nobody is answered.
+            # milliseconds, in which no request is answered.
             gc.freeze()
-            with suppress(OSError):  # nobody is there to hear it: the next event on the channel says so
+            with suppress(OSError):  # the supervisor is gone: the next event on the channel says so
                 self._channel.send(READY)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no more, tell every caller who is answered to connect anew, and close idle connections after a while.
+        """Accept no more, say `Connection: close` in the last answers, and close idle connections after a while.
 
         Closing an idle connection at once would lose the request that its caller may be sending on it just now.
         """
@@ -94,10 +94,10 @@ class Server(uvicorn.Server):
 
 
 def work(settings: GatewaySettings, rules: Rules, listener: socket.socket, channel: Connection) -> None:
-    """Serve until the channel says stop or closes, then finish what has begun. Rules that come are applied."""
+    """Serve until the channel says stop or closes, then finish running requests. Apply the rules that it sends."""
     log = GatewayLog()
     log.set(settings, rules)
-    # A terminal's Ctrl-C and a service manager's stop reach all of us: the supervisor decides, and tells each worker.
+    # Ctrl-C and a service manager's signals reach all processes: the supervisor decides, and tells each worker.
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     room = find_room(settings.connections_max)
@@ -144,7 +144,7 @@ def listener_of(settings: GatewaySettings, rules: Rules) -> OnEvent:
 async def _serve(server: Server, listener: socket.socket, channel: Connection, apply: Callable[[Rules], None]) -> None:
     loop = asyncio.get_running_loop()
 
-    def told() -> None:
+    def hear_supervisor() -> None:
         try:
             said: Rules | Stop = channel.recv()
         except (EOFError, OSError):  # the supervisor is gone
@@ -155,5 +155,5 @@ async def _serve(server: Server, listener: socket.socket, channel: Connection, a
         else:
             apply(said)
 
-    loop.add_reader(channel.fileno(), told)
+    loop.add_reader(channel.fileno(), hear_supervisor)
     await server.serve(sockets=[listener])
