@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from semel.probe.bodies import Difference, other_request
-from semel.probe.effects import counter
+from semel.probe.bodies import Difference, change_request
+from semel.probe.effects import make_counter
 from semel.probe.judge import Mark, ProbeVerdict, judge
 from semel.probe.probes import Observations, Seen
-from semel.probe.report import redacted, shown_url
+from semel.probe.report import format_url, redact
 from semel.probe.wire import ProbeRequest, Reply
 
 JSON = (("Content-Type", "application/json"),)
@@ -77,7 +77,7 @@ CASES: list[tuple[str, dict[str, Seen | None], Mark, str]] = [
     ("other_body", {"other_body": seen(Reply(422), effects=1)}, Mark.WRONG, "the work ran"),
     ("other_body", {"other_body": seen(Reply(503))}, Mark.WRONG, "failed (503)"),
     ("other_body", {"control": seen(Reply(422))}, Mark.UNCLEAR, "refused under any key"),
-    ("stranger", {"stranger": None}, Mark.UNCLEAR, "does not say who calls"),
+    ("stranger", {"stranger": None}, Mark.UNCLEAR, "does not identify its caller"),
     ("stranger", {"stranger": seen(answer())}, Mark.WRONG, "got the first caller's answer"),
     ("stranger", {"stranger": seen(answer(7, headers=REPLAYED))}, Mark.WRONG, "got the first caller's answer"),
     ("stranger", {"stranger": seen(Reply(401))}, Mark.UNCLEAR, "not authorised"),
@@ -118,13 +118,13 @@ def test_a_409_should_say_when_to_come_back() -> None:
 )
 def test_another_body_has_the_same_shape(body: bytes, other: bytes) -> None:
     request = ProbeRequest("POST", "http://h/", body=body)
-    assert other_request(request, None).body == other
-    assert other_request(request, b"given").body == b"given"
+    assert change_request(request, None).body == other
+    assert change_request(request, b"given").body == b"given"
 
 
 def test_without_a_body_the_query_changes() -> None:
-    assert other_request(ProbeRequest("POST", "http://h/a"), None).url == "http://h/a?semel-try=other"
-    assert other_request(ProbeRequest("POST", "http://h/a?b=1"), None).url == "http://h/a?b=1&semel-try=other"
+    assert change_request(ProbeRequest("POST", "http://h/a"), None).url == "http://h/a?semel-try=other"
+    assert change_request(ProbeRequest("POST", "http://h/a?b=1"), None).url == "http://h/a?b=1&semel-try=other"
 
 
 def test_differences_show_what_is_no_secret() -> None:
@@ -135,11 +135,11 @@ def test_differences_show_what_is_no_secret() -> None:
 
 
 def test_secrets_are_not_shown() -> None:
-    assert shown_url("http://user:pw@h:80/a?token=abc&b=") == "http://h:80/a?token=…&b=…"
+    assert format_url("http://user:pw@h:80/a?token=abc&b=") == "http://h:80/a?token=…&b=…"
     request = ProbeRequest("POST", "http://h/", (("Authorization", "Bearer abcdef"),))
-    assert redacted("Bearer abcdef, abcdef", request) == "…, …"
+    assert redact("Bearer abcdef, abcdef", request) == "…, …"
 
 
 @pytest.mark.parametrize("said", ["3", "rows: 3", "count 1 of 3"])
 def test_a_command_counts(said: str) -> None:
-    assert counter(f"echo '{said}'", ProbeRequest("POST", "http://h/"), 10)() == 3
+    assert make_counter(f"echo '{said}'", ProbeRequest("POST", "http://h/"), 10)() == 3

@@ -1,6 +1,6 @@
 """`semel keys resolve`, `release`, `expire` and `delete`: what an operator may decide about a record.
 
-Each acts on exactly the record that was looked at, and the store says no if it changed meanwhile or its lease is live.
+Each acts on exactly the record that was read. The store refuses if the record changed meanwhile or its lease is live.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, TypeVar
 
 import click
 
-from semel.cli.answers import misfit, value_of
+from semel.cli.answers import encode_value, find_misfit
 from semel.cli.options import (
     OpenedStore,
     confirm,
@@ -27,7 +27,7 @@ from semel.cli.options import (
 )
 from semel.cli.outcome import document, print_outcome
 from semel.cli.output import print_json
-from semel.cli.selection import DIGEST_HELP, key_arguments, matching, one_record
+from semel.cli.selection import DIGEST_HELP, find_record, find_records, key_arguments
 from semel.codecs import responses
 from semel.core.fingerprint import of_function
 from semel.core.http import Response
@@ -84,12 +84,12 @@ def resolve(
     """
     if (answer is None) is not nothing_done:
         raise click.UsageError("Say what happened: either --answer FILE or --nothing-done.")
-    record = one_record(store, key, tenant, scope, digest)
-    result = None if answer is None else _given(record, answer.read(), status, header, format, failed)
+    record = find_record(store, key, tenant, scope, digest)
+    result = None if answer is None else _encode_answer(record, answer.read(), status, header, format, failed)
     consequence = "a repeat runs the work again" if nothing_done else "repeats get this answer"
     confirm(f"End the unknown outcome of 1 record (attempt {record.attempt}), so that {consequence}?", yes=yes)
     if not resolvable(store).resolve(record, result, retention_ms=round(retention.total_seconds() * 1000)):
-        why = why_not_resolved(record, store.now_ms())
+        why = explain_unresolved(record, store.now_ms())
         if json:
             print_json(document("resolve", 0, [(record, why)]))
         raise click.ClickException(f"Refused: {why}.")
@@ -99,26 +99,26 @@ def resolve(
     click.echo("Resolved: nothing was done." if nothing_done else "Resolved with the given answer.")
 
 
-def _given(
+def _encode_answer(
     record: Record, body: bytes, status: int | None, headers: Sequence[str], format: str | None, failed: bool
 ) -> Result:
-    """The answer as the code that has the key stores it."""
+    """The answer in the format of the code that uses the key."""
     if failed and format is None:
         raise click.UsageError("--failed is for another --format: of an HTTP answer the status says it.")
     if of_function(record.fingerprint) and format is None:
         if status is not None or headers:
             raise click.UsageError("--status and --header are for HTTP, and this key is a function's: leave them out.")
         try:
-            return value_of(body)
+            return encode_value(body)
         except ValueError as error:
             raise click.UsageError(f"--answer: {error}") from error
-    result = result_of(body, status or 200, headers, format or responses.FORMAT, failed)
-    if reason := misfit(record, result):
+    result = encode_result(body, status or 200, headers, format or responses.FORMAT, failed)
+    if reason := find_misfit(record, result):
         raise click.UsageError(f"--format: {reason}")
     return result
 
 
-def result_of(body: bytes, status: int, headers: Sequence[str], format: str, failed: bool) -> Result:
+def encode_result(body: bytes, status: int, headers: Sequence[str], format: str, failed: bool) -> Result:
     if format != responses.FORMAT:
         try:
             return Result(format, body, ok=not failed)
@@ -147,7 +147,7 @@ def removable(opened: OpenedStore) -> Removable:
     return opened.store
 
 
-def why_not_resolved(record: Record, now_ms: int) -> str:
+def explain_unresolved(record: Record, now_ms: int) -> str:
     if not record.in_progress():
         return "the record is finished, its outcome is not unknown"
     if not record.lapsed(now_ms):
@@ -187,7 +187,7 @@ def release(store: OpenedStore, yes: bool, json: bool, **which: Any) -> None:
     act = resolvable(store)
     _change(
         store,
-        _chosen(store, lambda record: record.in_progress(), "unknown", **which),
+        _choose(store, lambda record: record.in_progress(), "unknown", **which),
         "Free {} whose outcome is unknown, so that repeats run the work?",
         lambda record: act.resolve(record, None, retention_ms=DAY_MS),
         "Released",
@@ -213,7 +213,7 @@ def expire(store: OpenedStore, yes: bool, json: bool, **which: Any) -> None:
     act = removable(store)
     _change(
         store,
-        _chosen(store, lambda record: not record.in_progress(), None, **which),
+        _choose(store, lambda record: not record.in_progress(), None, **which),
         "End the retention of {}, so that their answers are not repeated any more?",
         act.expire,
         "Expired",
@@ -238,7 +238,7 @@ def delete(store: OpenedStore, yes: bool, json: bool, **which: Any) -> None:
     act, now_ms = removable(store), store.now_ms()
     _change(
         store,
-        _chosen(store, lambda record: not record.in_progress() or record.lapsed(now_ms), None, **which),
+        _choose(store, lambda record: not record.in_progress() or record.lapsed(now_ms), None, **which),
         "Delete {}, so that repeats run the work again?",
         act.remove,
         "Deleted",
@@ -247,7 +247,7 @@ def delete(store: OpenedStore, yes: bool, json: bool, **which: Any) -> None:
     )
 
 
-def _chosen(
+def _choose(
     opened: OpenedStore,
     wanted: Callable[[Record], bool],
     only: StateFilter | None,
@@ -267,7 +267,7 @@ def _chosen(
             raise click.UsageError(
                 "With a KEY only --tenant and --scope choose: leave --state, --prefix and --older-than out."
             )
-        return [one_record(opened, key, tenant, scope, digest)], False
+        return [find_record(opened, key, tenant, scope, digest)], False
     if digest:
         raise click.UsageError("--digest says what KEY is, and there is no KEY.")
     if not (state or tenant is not None or scope is not None or prefix or older_than):
@@ -276,7 +276,7 @@ def _chosen(
         )
     if only is not None and state not in (None, only):
         return [], False
-    records, more = matching(opened, filter_of(only or state, tenant, scope, prefix, older_than), wanted, limit)
+    records, more = find_records(opened, filter_of(only or state, tenant, scope, prefix, older_than), wanted, limit)
     if more:
         click.echo(f"There are more than --limit {limit}: the rest stays for the next time.", err=True)
     return records, more
@@ -292,7 +292,7 @@ def _change(
     yes: bool,
     json: bool,
 ) -> None:
-    """Ask with the count, act on each, and say what became of them."""
+    """Ask for confirmation, act on each record, and print what became of them."""
     records, more = chosen
     action = click.get_current_context().info_name or ""
     if not records:
@@ -304,11 +304,11 @@ def _change(
     confirm(question.format(count(len(records))), yes=yes)
     left = [record for record in records if not act(record)]
     now_ms = opened.now_ms() if left else 0
-    refused = [(record, _why_left(record, now_ms)) for record in left]
+    refused = [(record, _explain_refusal(record, now_ms)) for record in left]
     print_outcome(document(action, len(records) - len(left), refused, more=more), done, as_json=json)
 
 
-def _why_left(record: Record, now_ms: int) -> str:
+def _explain_refusal(record: Record, now_ms: int) -> str:
     if record.in_progress() and not record.lapsed(now_ms):
         return "its lease is live"
     return "it is not in the state for this, or changed meanwhile"

@@ -15,7 +15,7 @@ OF_REQUESTS = frozenset({responses.FORMAT, responses.WITH_REASON})
 VALUE_WAY_OUT = "give its return value as JSON"
 
 
-def value_of(text: bytes) -> Result:
+def encode_value(text: bytes) -> Result:
     """JSON as the return value of a function."""
     try:
         return Values[object]().encode(Returned(json.loads(text)))
@@ -23,7 +23,7 @@ def value_of(text: bytes) -> Result:
         raise ValueError(f"the key is a function's, so {VALUE_WAY_OUT}: {error}") from error
 
 
-def misfit(record: Record, result: Result) -> str:
+def find_misfit(record: Record, result: Result) -> str:
     """Why this result cannot be one of the record's code, which then could not read it; empty if it can.
 
     A key that is neither a function's nor a request's belongs to code that uses the store by itself.

@@ -1,4 +1,4 @@
-"""Which store an application goes by: that of the middleware of semel that is found in it."""
+"""Finds the store of an application: that of the semel middleware in it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 OBJECTS_MAX = 200_000
-"""So many objects of an application are looked at; the middleware is near its surface."""
+"""How many objects of an application are searched. The middleware is near its surface."""
 
 
 def store_of(app: object) -> Any | None:

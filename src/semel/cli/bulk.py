@@ -12,7 +12,7 @@ import click
 from msgspec.structs import replace
 
 from semel.cli.actions import resolvable
-from semel.cli.answers import misfit
+from semel.cli.answers import find_misfit
 from semel.cli.options import (
     EXIT_STORE,
     OpenedStore,
@@ -73,9 +73,9 @@ def resolve_many(
     "headers": [["name", "value"]], "json": …}, with "body" (text) or "body_base64" in place of "json".
     For a function's key it is {"format": "value.1", "json": …}: what the function would have returned.
 
-    Every line is checked before anything changes: if one cannot be understood, nothing is done, and it ends with 2. The
-    store then acts only on the attempts that were looked at, by owner and attempt. A record that changed since is
-    refused, the others are resolved, and it ends with 1. So the same file can be given again.
+    Every line is checked before anything changes: if one cannot be understood, nothing is done, and the command ends
+    with 2. The store then acts only on the attempts that the file names, by owner and attempt. A record that changed
+    since is refused, the others are resolved, and the command ends with 1. So you can give the same file again.
 
     \b
     Examples:
@@ -131,15 +131,15 @@ def _find(opened: OpenedStore, verdicts: Sequence[LineVerdict]) -> dict[int, Rec
     """The record that each line is about, or why there is none, in one walk over the unknown outcomes."""
     lines = {verdict.place.record: verdict for verdict in verdicts}
     found: dict[int, Record | str] = {verdict.line: GONE for verdict in verdicts}
-    look = RecordScan(opened.inspectable)
-    for record in look.records(Filter("unknown")) if lines else ():
+    scan = RecordScan(opened.inspectable)
+    for record in scan.records(Filter("unknown")) if lines else ():
         key = record.key
         verdict = lines.get((key.tenant, key.scope, digest(key.name)))
         if verdict is not None:
             same = (record.owner, record.attempt) == (verdict.place.owner, verdict.place.attempt)
-            unfit = "" if verdict.result is None else misfit(record, verdict.result)
+            unfit = "" if verdict.result is None else find_misfit(record, verdict.result)
             found[verdict.line] = (unfit or replace(record, result=None)) if same else CHANGED
-    look.tell()
+    scan.warn_unreadable()
     return found
 
 

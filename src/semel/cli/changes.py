@@ -1,7 +1,7 @@
-"""What changed between two looks at a store, because no store tells all of its changes.
+"""What changed in a store since it was read last. No store reports all of its changes.
 
-A store with few records is read as a whole each time. Of a larger one, only what was created since the last look is
-read, and each record that was unfinished then: all that can happen to a finished one is that it goes.
+A store with few records is read as a whole each time. Of a larger one, only records created since the last
+time and records that were unfinished then are read: a finished record can only be deleted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from semel.errors import RecordUnreadable
 from semel.store import Filter, seen_as
 
 LATE_MS = 10_000
-"""A new record is found up to so long after its creation: a transaction may commit it that much later."""
+"""A new record is found up to this long after its creation: its transaction may commit that much later."""
 Seen = tuple[str, int, int | None]
 """What makes a change worth a line: another state, attempt or completion. A renewal does not."""
 Sight = dict[Key, tuple[Seen, Record]]
@@ -47,62 +47,62 @@ class Changes:
 
     def begin(self) -> list[RecordChange]:
         """The first look: what is there already."""
-        look = self._look()
-        found = self._read(look, look.records(self._chosen))
-        changes = [RecordChange(seen[0], record, look.now_ms) for seen, record in islice(found.values(), self._limit)]
+        scan = self._scan()
+        found = self._read(scan, scan.records(self._chosen))
+        changes = [RecordChange(seen[0], record, scan.now_ms) for seen, record in islice(found.values(), self._limit)]
         if self._is_beyond(found):
             self._tell_large()
             unfinished = (replace(self._chosen, state=state) for state in ("in_progress", "unknown"))
-            followed = self._read(look, chain.from_iterable(map(look.records, unfinished)))
+            followed = self._read(scan, chain.from_iterable(map(scan.records, unfinished)))
             if self._is_beyond(followed):
                 self._tell(f"More than {self._limit} are unfinished: what becomes of the others is not shown.")
             found = followed
-        self._keep(found, look)
-        self._began_ms = look.began_ms or look.now_ms
-        look.tell()
+        self._keep(found, scan)
+        self._began_ms = scan.began_ms or scan.now_ms
+        scan.warn_unreadable()
         return changes
 
     def look_again(self) -> list[RecordChange]:
         """What is new, in another state, or gone since the last look."""
-        look = self._look()
+        scan = self._scan()
         if not self._is_large:
-            after = self._read(look, look.records(self._chosen))
+            after = self._read(scan, scan.records(self._chosen))
             if not self._is_beyond(after):
-                changes = list(self._compared(after, set(self._before), look.now_ms))
-                self._keep(after, look)
+                changes = list(self._compare(after, set(self._before), scan.now_ms))
+                self._keep(after, scan)
                 return changes
             self._tell_large()
         unfinished = {key for key, (seen, _) in self._before.items() if seen[0] in ("in_progress", "unknown")}
-        after = self._read_new(look)
-        after |= self._read(look, self._get(unfinished - after.keys()))
-        changes = list(self._compared(after, unfinished, look.now_ms))
-        self._keep(after, look)
+        after = self._read_new(scan)
+        after |= self._read(scan, self._get(unfinished - after.keys()))
+        changes = list(self._compare(after, unfinished, scan.now_ms))
+        self._keep(after, scan)
         return changes
 
-    def _look(self) -> RecordScan:
+    def _scan(self) -> RecordScan:
         return RecordScan(self._opened.inspectable)
 
     def _is_beyond(self, found: Sight) -> bool:
         return len(found) > self._limit
 
-    def _read(self, look: RecordScan, records: Iterator[Record]) -> Sight:
+    def _read(self, scan: RecordScan, records: Iterator[Record]) -> Sight:
         """One more than the limit, if there is more."""
         return {
-            record.key: (_seen(record, look.now_ms), record_with(record, result=None))
+            record.key: (_signature(record, scan.now_ms), record_with(record, result=None))
             for record in islice(records, self._limit + 1)
         }
 
-    def _read_new(self, look: RecordScan) -> Sight:
+    def _read_new(self, scan: RecordScan) -> Sight:
         """What was created since the last look, and a while before it. The limit is for what was not there then."""
         found: Sight = {}
         new = 0
         since_ms = max(self._began_ms, self._since_ms, 1)
-        for record in look.records(replace(self._chosen, created_from_ms=since_ms)):
+        for record in scan.records(replace(self._chosen, created_from_ms=since_ms)):
             if record.key not in self._before:
                 new += 1
                 if new > self._limit:
                     continue
-            found[record.key] = _seen(record, look.now_ms), record_with(record, result=None)
+            found[record.key] = _signature(record, scan.now_ms), record_with(record, result=None)
         if new > self._limit:
             self._tell(
                 f"More than {self._limit} keys were new in one look: some are shown late, or not; raise --limit."
@@ -118,7 +118,7 @@ class Changes:
             if record is not None:
                 yield record
 
-    def _compared(self, after: Sight, may_be_gone: set[Key], now_ms: int) -> Iterator[RecordChange]:
+    def _compare(self, after: Sight, may_be_gone: set[Key], now_ms: int) -> Iterator[RecordChange]:
         for key, (seen, record) in after.items():
             if key not in self._before or self._before[key][0] != seen:
                 yield RecordChange(seen[0], record, now_ms)
@@ -126,10 +126,10 @@ class Changes:
             if key in may_be_gone and key not in after:
                 yield RecordChange("gone", self._before[key][1], now_ms)
 
-    def _keep(self, found: Sight, look: RecordScan) -> None:
+    def _keep(self, found: Sight, scan: RecordScan) -> None:
         self._before = found
-        if look.began_ms is not None:
-            self._since_ms = look.began_ms - LATE_MS
+        if scan.began_ms is not None:
+            self._since_ms = scan.began_ms - LATE_MS
 
     def _tell_large(self) -> None:
         self._is_large = True
@@ -145,5 +145,5 @@ class Changes:
             click.echo(text, err=True)
 
 
-def _seen(record: Record, now_ms: int) -> Seen:
+def _signature(record: Record, now_ms: int) -> Seen:
     return seen_as(record, now_ms), record.attempt, record.completed_ms

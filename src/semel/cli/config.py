@@ -13,7 +13,7 @@ import click
 from semel.cli.applications import store_of
 from semel.cli.options import json_option, option
 from semel.cli.output import print_json, print_table
-from semel.cli.policies import load_app, policy_options, published
+from semel.cli.policies import load_app, policy_options, read_policy
 from semel.errors import StoreMisconfigured
 from semel.stores.open import opener_for as opener_of
 from semel.stores.open import url_of
@@ -47,8 +47,8 @@ def config(
     """Show the effective configuration and where each value comes from.
 
     The store and its options (passwords are hidden), the policy, and the SEMEL_* variables of the environment. With
-    --app, store and policy are those that the application goes by, whatever SEMEL_STORE says. Ends with 1 if a variable
-    is not known to any command, because a misspelt setting is a setting that does nothing.
+    --app, store and policy are those of the application, and SEMEL_STORE is ignored. Ends with 1 if no command reads
+    one of these variables: its name is probably misspelt.
 
     \b
     Examples:
@@ -59,7 +59,9 @@ def config(
     settings = [*(_store_settings(ctx, store) if app is None else _app_settings(ctx, app)), *policy]
     known = dict(_variables(ctx))
     used = {name for name in os.environ if name.startswith("SEMEL_")}
-    settings += [Setting(name, _shown(name), f"environment, for {known[name]}") for name in sorted(used & known.keys())]
+    settings += [
+        Setting(name, _show_variable(name), f"environment, for {known[name]}") for name in sorted(used & known.keys())
+    ]
     unknown = sorted(name for name in used - known.keys() if not name.startswith(("SEMEL_TEST_", "_SEMEL")))
     if json:
         rows = [{"name": each.name, "value": each.value, "source": each.source} for each in settings]
@@ -74,7 +76,7 @@ def config(
 
 
 class RecordedUrl(StoreUrl):
-    """Notes which options the store asks for, and what it is told."""
+    """A store URL that records which options the store reads, and their values."""
 
     taken: dict[str, tuple[str, bool]]
 
@@ -101,7 +103,7 @@ def _is_typed(ctx: click.Context) -> bool:
 
 
 def _app_settings(ctx: click.Context, app: str) -> Iterator[Setting]:
-    """Of the store that the application goes by, whatever the command line would."""
+    """The settings of the application's own store."""
     if _is_typed(ctx):
         raise click.UsageError("Give only one of --store and --app: an application has a store of its own.")
     store = store_of(load_app(app))
@@ -128,7 +130,7 @@ def _url_settings(url: str, source: str) -> Iterator[Setting]:
 
 
 def _policy_settings(url: str | None, app: str | None, rules: Path | None, path: str) -> Iterator[Setting]:
-    found = published(url, app, rules, path)
+    found = read_policy(url, app, rules, path)
     for name, value in found.document.items():
         if name in ("problems", "stored"):
             continue
@@ -146,7 +148,7 @@ def _text(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _shown(variable: str) -> str:
+def _show_variable(variable: str) -> str:
     value = os.environ[variable]
     if variable in SECRET_VARIABLES:
         return "***"

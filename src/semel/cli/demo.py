@@ -54,7 +54,7 @@ def demo(context: click.Context, host: str, port: int, data: Path | None, open: 
     if sys.platform == "win32":
         raise click.ClickException("semel demo hands its socket to its workers, which needs Linux, macOS or WSL")
     chosen = context.get_parameter_source("port") is not ParameterSource.DEFAULT
-    with _listening(host, port, chosen=chosen) as listener, _folder(data) as folder:
+    with _open_listener(host, port, chosen=chosen) as listener, _open_folder(data) as folder:
         address = _address(host, listener)
         if not chosen and listener.getsockname()[1] != port:
             click.echo(f"Port {port} is in use; taking the next free one.\n")
@@ -70,7 +70,7 @@ def demo(context: click.Context, host: str, port: int, data: Path | None, open: 
 
 
 @contextmanager
-def _listening(host: str, port: int, *, chosen: bool) -> Iterator[socket.socket]:
+def _open_listener(host: str, port: int, *, chosen: bool) -> Iterator[socket.socket]:
     try:
         listener = listen(host, port, further=not chosen)
     except PortBusy as error:
@@ -82,7 +82,7 @@ def _listening(host: str, port: int, *, chosen: bool) -> Iterator[socket.socket]
 
 
 @contextmanager
-def _folder(data: Path | None) -> Iterator[Path]:
+def _open_folder(data: Path | None) -> Iterator[Path]:
     if data is None:
         with tempfile.TemporaryDirectory(prefix="semel-demo-", ignore_cleanup_errors=True) as temporary:
             yield Path(temporary)

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import click
 
-from semel.cli.expiry import near_end, unknown_in
+from semel.cli.expiry import describe_near_end, read_unknown
 from semel.cli.options import EXIT_STORE, OpenedStore, json_option, new_store_option
 from semel.cli.output import print_json
 from semel.cli.scan import RecordScan
@@ -37,9 +37,11 @@ def doctor(ctx: click.Context, store: OpenedStore, json: bool) -> None:
       semel doctor --store postgresql://localhost/shop
       semel doctor --store redis://localhost --json
     """
-    findings = list(examined(store))
-    if any(finding.title == "schema" and finding.level == "ok" for finding in findings):  # else looking would create it
-        findings += [*unreadable_in(store), *unknown_outcomes_in(store)]
+    findings = list(examine(store))
+    if any(
+        finding.title == "schema" and finding.level == "ok" for finding in findings
+    ):  # reading would create the schema otherwise
+        findings += [*find_unreadable(store), *find_unknown_outcomes(store)]
     sound = all(finding.level != "problem" for finding in findings)
     if json:
         print_json({"store": store.shown, "ok": sound, "findings": [asdict(finding) for finding in findings]})
@@ -49,8 +51,8 @@ def doctor(ctx: click.Context, store: OpenedStore, json: bool) -> None:
     ctx.exit(0 if sound else EXIT_STORE if is_away else 1)
 
 
-def examined(opened: OpenedStore) -> Sequence[Finding]:
-    """What the store says about itself, or why it cannot."""
+def examine(opened: OpenedStore) -> Sequence[Finding]:
+    """The store's findings about itself, or why it has none."""
     store = opened.store
     try:
         if isinstance(store, Examinable):
@@ -66,8 +68,8 @@ def examined(opened: OpenedStore) -> Sequence[Finding]:
         return [Finding("connection", "problem", str(error), fix)]
 
 
-def unreadable_in(opened: OpenedStore) -> Sequence[Finding]:
-    """What cannot be read among the first records, if anything. All of them `semel stats` counts."""
+def find_unreadable(opened: OpenedStore) -> Sequence[Finding]:
+    """Which of the first records cannot be read. `semel stats` counts all of them."""
     try:
         page = opened.store.scan(limit=LOOKED_AT) if isinstance(opened.store, Inspectable) else None
     except StoreError:  # has been told
@@ -87,19 +89,19 @@ def unreadable_in(opened: OpenedStore) -> Sequence[Finding]:
     ]
 
 
-def unknown_outcomes_in(opened: OpenedStore) -> Sequence[Finding]:
+def find_unknown_outcomes(opened: OpenedStore) -> Sequence[Finding]:
     """Unknown outcomes, if there are any, and how many of them are about to be forgotten."""
     if not isinstance(opened.store, Inspectable):
         return []
-    look = RecordScan(opened.store)
+    scan = RecordScan(opened.store)
     try:
-        unknown = unknown_in(look)
+        unknown = read_unknown(scan)
     except StoreError:  # has been told
         return []
     if not unknown:
         return []
     detail = "the outcome of 1 operation is unknown" if len(unknown) == 1 else f"{len(unknown)} outcomes are unknown"
-    near = near_end(unknown, look.now_ms)
+    near = describe_near_end(unknown, scan.now_ms)
     fix = "semel stuck lists them; find out how they ended, then semel keys resolve or semel keys release"
     return [Finding("outcomes", "warning", f"{detail}; {near}" if near else detail, fix)]
 

@@ -13,17 +13,17 @@ from semel.core.records import Record
 from semel.store import Filter
 
 NEAR_MS = 7 * 86_400_000
-"""An outcome whose retention ends within a week is worth a word."""
+"""Commands warn of unknown outcomes whose retention ends within this time."""
 LOOKED_AT = 10_000
 
 
-def unknown_in(look: RecordScan) -> list[Record]:
-    """The unknown outcomes of a store, or as many of them as are looked at."""
-    return list(islice(look.records(Filter("unknown")), LOOKED_AT))
+def read_unknown(scan: RecordScan) -> list[Record]:
+    """The unknown outcomes of a store, at most `LOOKED_AT` of them."""
+    return list(islice(scan.records(Filter("unknown")), LOOKED_AT))
 
 
-def near_end(records: Iterable[Record], now_ms: int) -> str:
-    """How many of these unknown outcomes are forgotten within a week, and when the first; nothing if none is."""
+def describe_near_end(records: Iterable[Record], now_ms: int) -> str:
+    """How many of these unknown outcomes are forgotten within a week, and when the first is. Empty if none is."""
     near = [record.expires_ms for record in records if record.lapsed(now_ms) and record.expires_ms - now_ms < NEAR_MS]
     if not near:
         return ""
@@ -33,5 +33,5 @@ def near_end(records: Iterable[Record], now_ms: int) -> str:
 
 
 def warn_of_near_end(records: Iterable[Record], now_ms: int) -> None:
-    if told := near_end(records, now_ms):
+    if told := describe_near_end(records, now_ms):
         click.echo(f"{told}: a repeat runs the work again after that. Resolve or release them before.", err=True)

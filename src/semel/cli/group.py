@@ -32,7 +32,7 @@ COMMANDS = {  # name: (where it is, what it does, the extra it needs)
 
 
 class StoreFailure(click.ClickException):
-    """The store could not be asked, so that nothing can be said about its records."""
+    """The store could not be asked, so the command knows nothing about its records."""
 
     exit_code = EXIT_STORE
 
@@ -56,12 +56,12 @@ class LazyGroup(click.Group):
             ) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Without importing them."""
+        """List the commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """What semel refuses is told in its own words, and warnings in one line. Neither is a traceback."""
+        """Print errors and warnings of semel as one line, without a traceback."""
         with warnings.catch_warnings():
             warnings.simplefilter("always")
             warnings.showwarning = _show_warning

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from semel.cli.policies import policy_options, published
+from semel.cli.policies import policy_options, read_policy
 from semel.codecs.terminal import visible_lines
 
 IN_FLIGHT = {
@@ -17,7 +17,8 @@ IN_FLIGHT = {
 }
 GUARANTEES = {
     "at-most-once": "An operation runs at most once. If the service was interrupted in the middle, repeats are "
-    "answered with `outcome-unknown` (409) until somebody has found out what happened. Ask; do not try with a new key.",
+    "answered with `outcome-unknown` (409) until an operator of the service has found out what happened. Ask the "
+    "operator; do not try with a new key.",
     "at-least-once": "After an interruption in the middle, a repeat runs the operation again.",
     "exactly-once": "An operation takes effect exactly once, also when the service is interrupted in the middle.",
 }
@@ -44,7 +45,7 @@ def guide(url: str | None, app: str | None, rules: Path | None, path: str) -> No
       semel guide --url https://api.example.com >> docs/api.md
       semel guide --app shop.main:app > skills/retry-safety.md
     """
-    click.echo(visible_lines(markdown(published(url, app, rules, path).document)))
+    click.echo(visible_lines(markdown(read_policy(url, app, rules, path).document)))
 
 
 def markdown(document: dict[str, Any]) -> str:

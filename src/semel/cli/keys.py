@@ -24,7 +24,7 @@ from semel.cli.options import (
 from semel.cli.order import first_of, order_of, order_options
 from semel.cli.output import answer, print_json, print_records, summary
 from semel.cli.scan import RecordScan
-from semel.cli.selection import key_arguments, one_record
+from semel.cli.selection import find_record, key_arguments
 from semel.codecs.terminal import json_text, visible, visible_lines
 from semel.store import StateFilter
 
@@ -80,9 +80,9 @@ def list_(
       semel keys list --state failed --json
     """
     form, order = form_of(json, json_lines), order_of(sort, reverse, scan_max)
-    look = RecordScan(store.inspectable)
-    records = look.records(filter_of(state, tenant, scope, prefix, older_than))
-    print_records(first_of(records, limit, order, look), look, names=names, form=form)
+    scan = RecordScan(store.inspectable)
+    records = scan.records(filter_of(state, tenant, scope, prefix, older_than))
+    print_records(first_of(records, limit, order, scan), scan, names=names, form=form)
 
 
 @keys.command()
@@ -108,7 +108,7 @@ def show(
       semel keys show order-1 --tenant shop --scope 'POST /payments'
       semel keys show 3f2a9c0011223344 --json
     """
-    record = one_record(store, key, tenant, scope, digest)
+    record = find_record(store, key, tenant, scope, digest)
     shown = summary(record, store.now_ms(), names=names) | {"fingerprint": record.fingerprint}
     stored = answer(record.result, body_max)
     if json:

@@ -11,13 +11,13 @@ from semel.store import Migratable
 
 @click.command()
 @new_store_option
-@option("--sql", is_flag=True, help="Only print the SQL, for somebody else to run. Nothing is connected to.")
+@option("--sql", is_flag=True, help="Only print the SQL, without connecting to the store.")
 @json_option
 def migrate(store: OpenedStore, sql: bool, json: bool) -> None:
     """Create or upgrade the tables of a store.
 
-    Run it once before a new version starts, with a user who may create tables. Running it twice, or at once from two
-    places, does no harm. Versions N and N-1 of semel can use the same tables.
+    Run it once before a new version starts, with a database user that may create tables. Running it twice, or at
+    once from two places, does no harm. Versions N and N-1 of semel can use the same tables.
 
     \b
     Examples:

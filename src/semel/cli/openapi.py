@@ -11,7 +11,7 @@ import click
 
 from semel.cli.options import option
 from semel.cli.output import print_json
-from semel.cli.policies import PublishedPolicy, policy_options, published
+from semel.cli.policies import PublishedPolicy, policy_options, read_policy
 from semel.core.policy import Policy
 from semel.core.rules import Rule, policy_for
 from semel.http.openapi import SCHEMA, describe
@@ -35,7 +35,7 @@ def openapi(url: str | None, app: str | None, rules: Path | None, path: str, mer
       semel openapi
       semel openapi --url http://localhost:8000 --merge openapi.json > protected.json
     """
-    found = published(url, app, rules, path)
+    found = read_policy(url, app, rules, path)
     if merge is None:
         print_json(_fragment(_policies(found)[1]))
         return

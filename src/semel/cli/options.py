@@ -49,7 +49,7 @@ class OpenedStore:
         return wall_ms() if now_ms is None else now_ms
 
 
-def opened(url: str) -> OpenedStore:
+def open_named(url: str) -> OpenedStore:
     """Open the store that an option names. A URL that is wrong is a usage error; a store that is away is not."""
     try:
         found = OpenedStore(open_store(url), StoreUrl.parse(url).shown)
@@ -59,9 +59,9 @@ def opened(url: str) -> OpenedStore:
     return found
 
 
-def existing(url: str) -> OpenedStore:
-    """The same for commands that look at records: a file that is not there has none, and is not made by looking."""
-    found = opened(url)
+def open_existing(url: str) -> OpenedStore:
+    """The same for commands that read records. They do not create a missing SQLite file."""
+    found = open_named(url)
     parts = StoreUrl.parse(url).parts
     if parts.scheme == "sqlite" and not Path(unquote(parts.path)[1:]).exists():
         raise click.BadParameter(f"{found.shown}: there is no such file; semel migrate makes it, or the service does")
@@ -99,12 +99,12 @@ def option(*names: str, **settings: Any) -> Callable[[F], F]:
 
 
 def store_option(command: F) -> F:
-    return _store_option(existing)(command)
+    return _store_option(open_existing)(command)
 
 
 def new_store_option(command: F) -> F:
     """For commands that make a store, or say whether it can be made."""
-    return _store_option(opened)(command)
+    return _store_option(open_named)(command)
 
 
 def _store_option(opens: Callable[[str], OpenedStore]) -> Callable[[F], F]:
@@ -158,7 +158,7 @@ def filter_options(command: F) -> F:
             type=duration,
             metavar="DURATION",
             default="0s",
-            help="Only records created at least so long ago.",
+            help="Only records created at least this long ago.",
         ),
     )
     for each in reversed(given):
@@ -173,9 +173,9 @@ def filter_of(
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask before something is lost. Where nobody can answer, only --yes is an answer."""
+    """Ask before something is lost. Without a terminal, --yes is required."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.ClickException(f"{question} Nobody can answer here: add --yes to do it.")
+        raise click.ClickException(f"{question} There is no terminal to ask: add --yes to do it.")
     click.confirm(question, abort=True)

@@ -1,4 +1,4 @@
-"""In which order lists show records. What is sorted is what was read, and the list says whether that was all."""
+"""The order of records in lists. Only records that were read are sorted; the list says whether those were all."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class RecordList:
-    """What a list shows. `order` says how it was sorted, among `scanned` records, which were all or not."""
+    """A list of records. `order` says how it was sorted, and `scanned` how many records were read for that."""
 
     records: list[Record]
     more: bool
@@ -71,14 +71,14 @@ def order_of(sort: str | None, reverse: bool, scan_max: int | None) -> Order | N
     return None
 
 
-def first_of(records: Iterator[Record], limit: int, order: Order | None, look: RecordScan) -> RecordList:
+def first_of(records: Iterator[Record], limit: int, order: Order | None, scan: RecordScan) -> RecordList:
     """The first `limit` records in the order that is asked for, else in the store's own."""
     if order is None:
         found = list(islice(records, limit + 1))
         return RecordList(found[:limit], more=len(found) > limit)
     read = [replace(record, result=None) for record in islice(records, order.scan_max)]
     scanned_all = next(records, None) is None
-    now_ms, value = look.now_ms, FIELDS[order.field]
+    now_ms, value = scan.now_ms, FIELDS[order.field]
     read.sort(key=lambda record: (record.key.tenant, record.key.scope, record.key.name))
     read.sort(key=lambda record: value(record, now_ms), reverse=order.reverse)
     return RecordList(read[:limit], len(read) > limit or not scanned_all, order, len(read), scanned_all)

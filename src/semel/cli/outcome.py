@@ -24,7 +24,7 @@ def document(action: str, changed: int, refused: Sequence[Refused], *, more: boo
 
 
 def print_outcome(told: dict[str, Any], done: str, *, as_json: bool) -> None:
-    """Say it, and end with 1 if any record was refused."""
+    """Print the outcome, and end with 1 if any record was refused."""
     if as_json:
         print_json(told)
     else:

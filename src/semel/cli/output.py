@@ -13,7 +13,7 @@ from semel.cli.options import Form
 from semel.cli.order import RecordList
 from semel.cli.scan import RecordScan
 from semel.codecs import responses, values
-from semel.codecs.description import readable
+from semel.codecs.description import describe_value
 from semel.codecs.responses import NotKept
 from semel.codecs.terminal import json_text, visible
 from semel.core.records import Key, Record, Result
@@ -84,23 +84,23 @@ def row(record: Record, now_ms: int, *, names: bool) -> tuple[object, ...]:
     return shown, seen_as(record, now_ms), record.attempt, age, left, key.tenant, key.scope
 
 
-def print_records(listed: RecordList, look: RecordScan, *, names: bool, form: Form) -> None:
-    look.tell()
+def print_records(listed: RecordList, scan: RecordScan, *, names: bool, form: Form) -> None:
+    scan.warn_unreadable()
     records = listed.records
     match form:
         case "lines":
             for record in records:
-                click.echo(json_text(summary(record, look.now_ms, names=names)))
+                click.echo(json_text(summary(record, scan.now_ms, names=names)))
             if listed.more:
                 click.echo(_how_to_see_more(listed), err=True)
         case "json":
-            found = [summary(record, look.now_ms, names=names) for record in records]
+            found = [summary(record, scan.now_ms, names=names) for record in records]
             print_json(
-                {"records": found, "more": listed.more, "unreadable": look.unreadable_as_json()} | _order(listed)
+                {"records": found, "more": listed.more, "unreadable": scan.unreadable_as_json()} | _order(listed)
             )
         case "table":
             if records:
-                print_table(COLUMNS, [row(record, look.now_ms, names=names) for record in records])
+                print_table(COLUMNS, [row(record, scan.now_ms, names=names) for record in records])
             else:
                 click.echo("No record matches.")
             if listed.more:
@@ -119,21 +119,21 @@ def _order(listed: RecordList) -> dict[str, Any]:
 def _how_to_see_more(listed: RecordList) -> str:
     if not listed.scanned_all:
         return (
-            f"Sorted are only the first {listed.scanned} records that the store gave, in its own order, and there are "
-            "more: raise --scan-max, or choose more narrowly."
+            f"Only the first {listed.scanned} records, in the store's own order, were sorted, and there are more: "
+            "raise --scan-max, or choose more narrowly."
         )
     return f"There are more than these {len(listed.records)}: raise --limit, or choose more narrowly."
 
 
 def answer(result: Result | None, body_max: int) -> dict[str, Any] | None:
-    """A stored answer as JSON: what it says, if the format is known here, and a part of its bytes in any case."""
+    """A stored answer as JSON: decoded if its format is known, else the beginning of its bytes."""
     if result is None:
         return None
     shown: dict[str, Any] = {"format": result.format, "bytes": len(result.payload)}
     if result.format in (values.FORMAT, values.ERROR):
         told = "returned" if result.format == values.FORMAT else "raised"
         with suppress(Exception):  # a damaged one is shown as bytes
-            return shown | {told: readable(result.payload)}
+            return shown | {told: describe_value(result.payload)}
     if result.format == values.TOMBSTONE:
         return shown | {"kept": False, "reason": result.payload.decode(errors="replace")}
     try:

@@ -55,7 +55,7 @@ def policy_options(command: F) -> F:
     return command
 
 
-def published(url: str | None, app: str | None, rules: Path | None, path: str) -> PublishedPolicy:
+def read_policy(url: str | None, app: str | None, rules: Path | None, path: str) -> PublishedPolicy:
     """The policy that was asked for; without any source, the default one."""
     given = [each for each in (url, app, rules) if each is not None]
     if len(given) > 1:

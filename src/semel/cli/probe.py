@@ -9,10 +9,10 @@ import click
 
 from semel.cli.options import Number, option
 from semel.codecs.terminal import visible
-from semel.probe.effects import counter
+from semel.probe.effects import make_counter
 from semel.probe.judge import Mark, judge
 from semel.probe.probes import FirstFailed, ProbeSettings, observe
-from semel.probe.report import as_json, as_text, redacted, shown_url
+from semel.probe.report import as_json, as_text, format_url, redact
 from semel.probe.wire import BadRequest, ProbeRequest
 
 PARALLEL_MAX = 200
@@ -91,8 +91,8 @@ def try_(
             identity=None if identity is None else _header(identity),
             parallel=parallel,
             timeout_s=timeout,
-            count=counter(effects, request, timeout) if effects else None,
-            told=_progress if sys.stderr.isatty() and not json else lambda _: None,
+            count=make_counter(effects, request, timeout) if effects else None,
+            on_progress=_progress if sys.stderr.isatty() and not json else lambda _: None,
         )
     except BadRequest as error:
         raise click.UsageError(str(error)) from None
@@ -111,7 +111,7 @@ def try_(
 
 
 def _ask(settings: ProbeSettings) -> None:
-    where = shown_url(settings.request.url)
+    where = format_url(settings.request.url)
     warning = f"This sends up to {settings.requests} real requests to {where}; some are meant to take effect."
     if not sys.stdin.isatty():
         raise click.UsageError(f"{warning} Say --yes if that is meant.")
@@ -125,7 +125,7 @@ def _not_accepted(failed: FirstFailed, request: ProbeRequest) -> str:
         hint = "Give credentials with -H 'Authorization: …'."
     elif not reply.status:
         hint = "Is the service running, and is the URL right?"
-    return visible(redacted(f"the first request was not accepted: {reply}. {hint}", request))
+    return visible(redact(f"the first request was not accepted: {reply}. {hint}", request))
 
 
 def _progress(what: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import click
 
-from semel.cli.expiry import unknown_in, warn_of_near_end
+from semel.cli.expiry import read_unknown, warn_of_near_end
 from semel.cli.options import COUNT_MAX, Number, OpenedStore, count, json_option, option, store_option
 from semel.cli.output import print_json
 from semel.cli.scan import RecordScan
@@ -24,7 +24,7 @@ from semel.store import Inspectable, Store
 def purge(store: OpenedStore, batch: int, limit: int | None, rate: float | None, json: bool) -> None:
     """Delete records past retention, in batches, beside live traffic.
 
-    It deletes only records past retention, so it does not ask. Run it regularly (cron, a timer), or run
+    It deletes only records past retention, so it does not prompt. Run it regularly (cron, a timer), or run
     semel.purger.Purger inside the service; both may run at once, in several places.
 
     \b
@@ -49,8 +49,8 @@ def purge(store: OpenedStore, batch: int, limit: int | None, rate: float | None,
     else:
         click.echo(f"Purged {count(purged)}.")
     if isinstance(store.store, Inspectable):
-        look = RecordScan(store.store)
-        warn_of_near_end(unknown_in(look), look.now_ms)
+        scan = RecordScan(store.store)
+        warn_of_near_end(read_unknown(scan), scan.now_ms)
 
 
 def _batches(store: Store, batch: int, limit: int | None, rate: float | None) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""One look of a command at a store: its records page by page, what of them cannot be read, and the store's time."""
+"""How a command reads a store: its records page by page, which of them cannot be read, and the store's time."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ UNREADABLE_MAX = 1_000
 
 
 class RecordScan:
-    """Records that cannot be read stop no command, and every command tells of them.
+    """Reads records. One that cannot be read does not stop the command, which reports it instead.
 
-    `now_ms` is the time by the store's clock when it gave the last page: by that a lapsed record is unknown.
+    `now_ms` is the store's time when it gave the last page. It decides whether a lease has lapsed.
     """
 
     def __init__(self, store: Inspectable) -> None:
@@ -34,7 +34,7 @@ class RecordScan:
 
     @property
     def now_ms(self) -> int:
-        """A store that does not tell its time, or has not yet, is judged by this machine's."""
+        """The store's time; this machine's if the store has not told its own."""
         return wall_ms() if self._now_ms is None else self._now_ms
 
     def records(self, chosen: Filter) -> Iterator[Record]:
@@ -60,8 +60,8 @@ class RecordScan:
     def unreadable_as_json(self) -> list[dict[str, Any]]:
         return [asdict(each) for each in self._unreadable.values()]
 
-    def tell(self) -> None:
-        """A line for each of the first ones that cannot be read, where it does not mix with what was asked for."""
+    def warn_unreadable(self) -> None:
+        """Print a line to stderr for each of the first records that cannot be read."""
         for each in islice(self._unreadable.values(), TOLD_MAX):
             click.echo(f"Skipped, because it cannot be read: {visible(each.place)}: {visible(each.reason)}", err=True)
         if self.count > TOLD_MAX:

@@ -37,7 +37,7 @@ def key_arguments(command: F) -> F:
     return command
 
 
-def one_record(opened: OpenedStore, key: str, tenant: str | None, scope: str | None, by_digest: bool) -> Record:
+def find_record(opened: OpenedStore, key: str, tenant: str | None, scope: str | None, by_digest: bool) -> Record:
     """The record that is meant: by its name, by its digest, or by the beginning of its digest if no other has it.
 
     Its place is asked for directly when the key is named in full, and searched otherwise.
@@ -49,15 +49,15 @@ def one_record(opened: OpenedStore, key: str, tenant: str | None, scope: str | N
     if tenant is not None and scope is not None and not by_digest and (found := _get(opened, tenant, scope, key)):
         return found
     may_be_digest = DIGEST.fullmatch(key) is not None
-    look = RecordScan(opened.inspectable)
+    scan = RecordScan(opened.inspectable)
     by_name: list[Record] = []
     others: list[Record] = []
-    for record in look.records(Filter(tenant=tenant, scope=scope, name_prefix="" if may_be_digest else key)):
+    for record in scan.records(Filter(tenant=tenant, scope=scope, name_prefix="" if may_be_digest else key)):
         if record.key.name == key and not by_digest:
             by_name.append(record)
         elif may_be_digest and digest(record.key.name).startswith(key):
             others.append(record)
-    look.tell()
+    scan.warn_unreadable()
     if not by_name and not others:
         raise click.ClickException(f"{opened.shown} has no such record; it may be past retention.")
     if len(by_name) + len(others) > 1:
@@ -89,17 +89,17 @@ def _ambiguity(key: str, by_name: Sequence[Record], others: Sequence[Record]) ->
     return f"{text}:{places}"
 
 
-def matching(
+def find_records(
     opened: OpenedStore, chosen: Filter, wanted: Callable[[Record], bool], limit: int
 ) -> tuple[list[Record], bool]:
     """Up to `limit` records, without their answers, and whether there are more."""
     found: list[Record] = []
-    look, more = RecordScan(opened.inspectable), False
-    for record in look.records(chosen):
+    scan, more = RecordScan(opened.inspectable), False
+    for record in scan.records(chosen):
         if wanted(record):
             if len(found) == limit:
                 more = True
                 break
             found.append(replace(record, result=None))
-    look.tell()
+    scan.warn_unreadable()
     return found, more

@@ -19,8 +19,8 @@ from semel.store import Counts, Filter
 class Shares:
     """How many of the records that were looked at each tenant and scope has.
 
-    Only of all records this is a ranking: stores give records in an order of their own, most of them one tenant after
-    the other, so the first ones say nothing about the rest.
+    This is a ranking only if all records were read: most stores return records one tenant after the other, so the first
+    ones say nothing about the rest.
     """
 
     scanned: int = 0
@@ -28,16 +28,16 @@ class Shares:
     tenants: Counter[str] = field(default_factory=Counter)
     scopes: Counter[str] = field(default_factory=Counter)
 
-    def add_all(self, look: RecordScan, scan_max: int) -> None:
-        records = look.records(Filter())
+    def add_all(self, scan: RecordScan, scan_max: int) -> None:
+        records = scan.records(Filter())
         for record in islice(records, scan_max):
             self.scanned += 1
             self.tenants[record.key.tenant] += 1
             self.scopes[record.key.scope] += 1
         self.scanned_all = next(records, None) is None
 
-    def shown(self, found: Counter[str], top: int) -> list[tuple[str, int]]:
-        """The greatest first, or by name where that would be a ranking of what happened to come first."""
+    def rank(self, found: Counter[str], top: int) -> list[tuple[str, int]]:
+        """The greatest first. If not all records were read, by name, because a ranking would mean nothing."""
         return found.most_common(top) if self.scanned_all else sorted(found.items())[:top]
 
 
@@ -49,41 +49,39 @@ class Shares:
     default=10,
     help="Show at most N tenants and scopes; 0 only counts states.",
 )
-@option(
-    "--scan-max", type=click.IntRange(1, COUNT_MAX), default=10_000, help="Look at no more than N records for that."
-)
+@option("--scan-max", type=click.IntRange(1, COUNT_MAX), default=10_000, help="Read at most N records for that.")
 @json_option
 def stats(store: OpenedStore, top: int, scan_max: int, json: bool) -> None:
     """Count records by state, tenant and scope.
 
-    States are counted in the store. Tenants and scopes are counted by looking at records, up to --scan-max of them. If
-    that was all, the greatest come first. If there are more, the ones that were looked at are no sample, because stores
-    give records one tenant after the other: tenants and scopes are listed by name then, and not ranked. Redis has no
-    index, so it walks over its keys, in short steps.
+    States are counted in the store. Tenants and scopes are counted by reading records, up to --scan-max of them. If
+    those were all, the greatest come first. Otherwise tenants and scopes are listed by name and not ranked, because
+    stores return records one tenant after the other: the first records are no sample. Redis has no index, so it walks
+    over its keys, in short steps.
 
     \b
     Examples:
       semel stats
       semel stats --top 3 --scan-max 100000 --json
     """
-    look, shares = RecordScan(store.inspectable), Shares()
+    scan, shares = RecordScan(store.inspectable), Shares()
     counts = store.inspectable.counts()
     if top:
-        shares.add_all(look, scan_max)
-    look.tell()
+        shares.add_all(scan, scan_max)
+    scan.warn_unreadable()
     if json:
         told: dict[str, Any] = {"counts": asdict(counts), "scanned": shares.scanned, "scanned_all": shares.scanned_all}
         told |= {"ranked": shares.scanned_all}
         for name, found in (("tenants", shares.tenants), ("scopes", shares.scopes)):
-            told[name] = [{"value": value, "records": number} for value, number in shares.shown(found, top)]
-        print_json({**told, "unreadable": look.unreadable_as_json()})
+            told[name] = [{"value": value, "records": number} for value, number in shares.rank(found, top)]
+        print_json({**told, "unreadable": scan.unreadable_as_json()})
         return
     _print_counts(counts)
     for name, found in (("tenant", shares.tenants), ("scope", shares.scopes)):
         if found:
             heading = "records" if shares.scanned_all else f"of the first {shares.scanned}"
             click.echo()
-            print_table((name, heading), [(value or "(none)", number) for value, number in shares.shown(found, top)])
+            print_table((name, heading), [(value or "(none)", number) for value, number in shares.rank(found, top)])
     if not shares.scanned_all:
         total = counts.in_progress + counts.unknown + counts.succeeded + counts.failed + counts.unreadable
         about = "" if counts.exact else "about "

@@ -58,10 +58,10 @@ def stuck(
 ) -> None:
     """Find unknown outcomes, and leases that are held for too long.
 
-    An unknown outcome is work that was interrupted: whether it took effect, only you can find out. Repeats are refused
-    until "semel keys resolve" or "release" ends it, or its retention does (30 days, if the policy does not choose
-    another unknown_retention): those that end within a week are counted. A record that cannot be read may be one.
-    Ends with 1 if there is anything and with 3 if the store cannot be asked, so that it can be used as a check.
+    An unknown outcome is work that was interrupted: only you can find out whether it took effect. Repeats are refused
+    until "semel keys resolve" or "release" ends it, or until its retention ends (unknown_retention of the policy, 30
+    days by default). The command also counts those that end within a week, and records that cannot be read. It ends
+    with 1 if it finds anything and with 3 if the store cannot be asked, so you can use it as a check.
 
     \b
     Examples:
@@ -72,11 +72,11 @@ def stuck(
     form, order = form_of(json, json_lines), order_of(sort, reverse, scan_max)
     held_ms = round(older_than.total_seconds() * 1000)
     asked = (Filter("unknown", tenant, scope), Filter("in_progress", tenant, scope, older_than_ms=held_ms))
-    look = RecordScan(store.inspectable)
-    found = first_of(chain.from_iterable(map(look.records, asked)), limit, order, look)
-    if found.records or look.count or form != "table":
-        print_records(found, look, names=names, form=form)
+    scan = RecordScan(store.inspectable)
+    found = first_of(chain.from_iterable(map(scan.records, asked)), limit, order, scan)
+    if found.records or scan.count or form != "table":
+        print_records(found, scan, names=names, form=form)
     else:
         click.echo(f"No outcome is unknown, and no lease is held for more than {seconds(older_than)}.")
-    warn_of_near_end(found.records, look.now_ms)
-    ctx.exit(1 if found.records or look.count else 0)
+    warn_of_near_end(found.records, scan.now_ms)
+    ctx.exit(1 if found.records or scan.count else 0)

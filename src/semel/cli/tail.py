@@ -33,10 +33,10 @@ SLOW_S = 1.0
 @option("--tenant", help="Only records of this tenant.")
 @option("--scope", help="Only records of this scope, for example 'POST /payments'.")
 @option("--prefix", default="", help="Only keys whose name begins with this.")
-@option("--every", type=duration, metavar="DURATION", default="1s", help="How often to look.")
+@option("--every", type=duration, metavar="DURATION", default="1s", help="How often to read the store.")
 @option("--from-start", is_flag=True, help="Begin with what is there already.")
 @option("--events", type=click.IntRange(1, COUNT_MAX), help="Stop after N lines.")
-@limit_option(10_000, "Read at most N records in each look.")
+@limit_option(10_000, "Read at most N records each time.")
 @names_option
 @json_option
 def tail(
@@ -53,14 +53,14 @@ def tail(
 ) -> None:
     """Follow records as they change, until Ctrl-C.
 
-    One line for each record that is new, in another state, or gone; with --json one JSON document a line. It looks
-    every second, so what begins and is gone within one is not seen.
+    Prints one line for each record that is new, in another state, or gone; with --json, one JSON document per line. It
+    reads the store every second, so it does not see a record that appears and disappears between two reads.
 
-    Up to --limit records, each look reads all that match. If there are more, it reads those that were created since the
-    last look and those that were unfinished then, so that finished records which go are not shown; it says so. No store
-    has an index by time of creation: PostgreSQL and SQLite read the table through for that, Redis all of its keys, so
-    a look takes long in a store of millions. It rests as long as it looked. A tenant or a scope makes it quicker,
-    except on Redis.
+    Up to --limit records, it reads all that match each time. If there are more, it reads only records that were created
+    since the last time and records that were unfinished then: it does not show that a finished record is deleted, and
+    says so. No store has an index by time of creation. PostgreSQL and SQLite read the whole table for that, and Redis
+    all of its keys, so one pass over millions of records takes long. After each pass it pauses for as long as the pass
+    took. A tenant or a scope makes it quicker, except on Redis.
 
     \b
     Examples:

@@ -1,6 +1,6 @@
 """Verdicts on unknown outcomes, as JSON lines: each names a record as lists print it, and says what happened.
 
-A whole file is checked before anything is changed, so that a slip of the pen in its last line costs nothing.
+The whole file is checked before anything is changed, so a mistake in its last line does no harm.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 import click
 
-from semel.cli.actions import result_of
-from semel.cli.answers import value_of
+from semel.cli.actions import encode_result
+from semel.cli.answers import encode_value
 from semel.cli.output import digest
 from semel.cli.selection import DIGEST_SIZE
 from semel.codecs import responses, values
@@ -36,7 +36,7 @@ HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 @dataclass(frozen=True, slots=True)
 class SeenAttempt:
-    """Which attempt of which record was looked at."""
+    """The attempt of a record that the operator has seen."""
 
     tenant: str
     scope: str
@@ -65,7 +65,7 @@ class InvalidLine:
 
 
 def read_verdicts(lines: Iterable[bytes]) -> Iterator[LineVerdict | InvalidLine]:
-    """Each line that is not blank, understood or with the reason why not."""
+    """The verdict of each line that is not blank, or why the line is invalid."""
     seen: dict[tuple[str, str, str], int] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -134,7 +134,7 @@ def _answer(given: object) -> Result:
     if format == responses.FORMAT and "failed" in given:
         raise ValueError("answer.failed is for another answer.format: of HTTP answers the status says it")
     if bodies == ["json"] and format == values.FORMAT:
-        return value_of(_body("json", given["json"]))
+        return encode_value(_body("json", given["json"]))
     headers = _headers(given.get("headers", []))
     if (
         bodies == ["json"]
@@ -142,7 +142,7 @@ def _answer(given: object) -> Result:
         and not any(h.lower().startswith("content-type:") for h in headers)
     ):
         headers.append("content-type:application/json")
-    return result_of(_body(bodies[0], given[bodies[0]]), status, headers, format, failed)
+    return encode_result(_body(bodies[0], given[bodies[0]]), status, headers, format, failed)
 
 
 def _body(kind: str, value: object) -> bytes:

@@ -20,7 +20,7 @@ PLAIN = frozenset(
     | {Decimal, UUID, datetime, date, time, timedelta}
 )
 OPEN = frozenset({Any, object, None, typing.NoReturn, typing.Never, typing.LiteralString, ...})
-"""Says nothing about the value: it is looked at when it is there."""
+"""Annotations that say nothing about the value: the value itself is checked when it is stored."""
 CONTAINERS: tuple[object, ...] = (
     *(abc.Sequence, abc.MutableSequence, abc.Mapping, abc.MutableMapping, abc.Set, abc.MutableSet),
     *(abc.Collection, abc.Iterable, abc.Container, abc.Sized, abc.Hashable),
@@ -43,7 +43,7 @@ def classes_in(annotation: object, adapters: Mapping[type, Adapter]) -> set[type
             waiting += [(part, needed) for part in inner]
         elif isinstance(each, type) and shape_of(each, adapters) is not None:
             found.add(each)
-            # Of exceptions nobody says that they are data: what cannot be stored shows when one is raised.
+            # An exception need not be plain data: what cannot be stored shows when one is raised.
             needed = needed and not issubclass(each, BaseException)
             waiting += [(part, needed) for part in (() if each in adapters else _fields(each))]
         elif needed:

@@ -1,4 +1,4 @@
-"""What functions stored, for people who do not have the function: no class is made, only its name is told."""
+"""Stored values of functions as plain data. No class is imported: an object is its class name and its content."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from semel.codecs.tags import BIG, FROM_DATA, FROZENSET, MAPPING, OBJECT, SET, TUPLE
 
 
-def readable(payload: bytes) -> object:
+def describe_value(payload: bytes) -> object:
     """A stored value as plain data, which can be printed as JSON. An object is its class and its content."""
     return _plain(_unpack(payload))
 

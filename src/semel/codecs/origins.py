@@ -9,7 +9,7 @@ from msgspec import Struct
 from semel.core.records import NOBODY, Acquired, Claimed, Key, Lease, Record
 
 REMEMBERED_MAX = 10_000
-"""So many claims are remembered that were neither completed nor released. Older ones are read from the store."""
+"""How many claims without an end are remembered. Older ones are read from the store."""
 
 
 class Origin(Struct, frozen=True):
@@ -40,7 +40,7 @@ class Origin(Struct, frozen=True):
     def claimed(cls, lease: Lease, there: Record | None) -> Origin:
         """For the result of an owner whose claim was made elsewhere, and whose record is this now.
 
-        Without a record the store refuses the result, or has it already; if not, nobody can open it.
+        Without a record the store refuses the result, or has it already; otherwise the result cannot be opened.
         """
         return cls(lease.key, "", lease.attempt, lease.owner) if there is None else cls.of(there)
 
@@ -52,9 +52,9 @@ class Origin(Struct, frozen=True):
 
 
 class Origins:
-    """The origins of claims that were granted here: a lease does not tell its fingerprint.
+    """The origins of claims that were granted here. A lease does not have the fingerprint.
 
-    It may tell an old attempt, too: what is left of a claim whose reply was lost is its owner.
+    Its attempt may be wrong, too: if the reply to a claim was lost, only the owner is known.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """HTTP answers as stored results: MessagePack of status, header pairs and body, under a versioned format name.
 
-An answer with a reason phrase of its own has a format of its own, so that all others are stored as they always were.
+An answer with a reason phrase of its own has a format of its own, so that all other answers keep their format.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from semel.store import Page, UnreadableRecord
 
 FORMAT = "sealed.2"
 ANY_FORMAT = "sealed."
-"""How the name of every format begins that is sealed in some way. None of them is ever taken for plain."""
+"""The beginning of every sealed format's name. A result with such a name is never taken for a plain one."""
 KEY_SIZE, SALT_SIZE, NONCE_SIZE = 32, 16, 12
 KEY_ID_MAX = 64
 
@@ -31,7 +31,7 @@ class Seal:
     def __init__(self, keys: Mapping[str, bytes], *, allow_plain: bool = False) -> None:
         if not keys:
             raise StoreMisconfigured("keys= is empty: give at least one key id and its 32 random bytes")
-        self._keys = {_checked_id(name): _checked(name, key) for name, key in keys.items()}
+        self._keys = {_check_id(name): _check_key(name, key) for name, key in keys.items()}
         self._seals_with = next(iter(self._keys))
         self._allow_plain = allow_plain
         _aes(b"\0" * KEY_SIZE)  # says at start-up that the extra is missing
@@ -39,9 +39,9 @@ class Seal:
     def seal(self, origin: Origin, result: Result) -> Result:
         name = self._seals_with
         salt, nonce = os.urandom(SALT_SIZE), os.urandom(NONCE_SIZE)
-        plain = _framed(result.format.encode()) + result.payload
-        sealed = _aes(_derived(self._keys[name], salt)).encrypt(nonce, plain, _bound_to(origin, name, result.ok))
-        return Result(FORMAT, b"".join((_framed(name), salt, nonce, sealed)), ok=result.ok)
+        plain = _frame(result.format.encode()) + result.payload
+        sealed = _aes(_derive(self._keys[name], salt)).encrypt(nonce, plain, _bound_to(origin, name, result.ok))
+        return Result(FORMAT, b"".join((_frame(name), salt, nonce, sealed)), ok=result.ok)
 
     def open(self, origin: Origin, result: Result) -> Result:
         """The result as it was before `seal`. One that was never sealed is refused, unless `allow_plain`."""
@@ -68,7 +68,7 @@ class Seal:
             )
         salt, nonce = result.payload[at : at + SALT_SIZE], result.payload[at + SALT_SIZE :][:NONCE_SIZE]
         try:
-            plain = _aes(_derived(self._keys[name], salt)).decrypt(
+            plain = _aes(_derive(self._keys[name], salt)).decrypt(
                 nonce, result.payload[at + SALT_SIZE + NONCE_SIZE :], _bound_to(origin, name, result.ok)
             )
         except (InvalidTag, ValueError):
@@ -86,7 +86,7 @@ class Seal:
         return replace(claimed, record=self.opened(claimed.record)) if isinstance(claimed, Occupied) else claimed
 
     def page(self, page: Page) -> Page:
-        """One result that does not open stops nobody: its record is among those that cannot be read."""
+        """A page with opened results. A result that does not open makes its record unreadable, and the others stay."""
         records: list[Record] = []
         unreadable = list(page.unreadable)
         for record in page.records:
@@ -105,7 +105,7 @@ def _aes(key: bytes) -> Any:
     return AESGCM(key)
 
 
-def _derived(key: bytes, salt: bytes) -> bytes:
+def _derive(key: bytes, salt: bytes) -> bytes:
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
@@ -117,7 +117,7 @@ def _bound_to(origin: Origin, name: bytes, ok: bool) -> bytes:
     return b"".join(len(part).to_bytes(2) + part for part in parts)
 
 
-def _framed(part: bytes) -> bytes:
+def _frame(part: bytes) -> bytes:
     return len(part).to_bytes(1) + part
 
 
@@ -126,7 +126,7 @@ def _field(data: bytes, at: int) -> tuple[bytes, int]:
     return data[at + 1 : end], end
 
 
-def _checked_id(name: object) -> bytes:
+def _check_id(name: object) -> bytes:
     if not isinstance(name, str) or not name or not name.isprintable():
         raise StoreMisconfigured(f"a key id is printable text like '2026-11', not {name!r}")
     if len(name.encode()) > KEY_ID_MAX:
@@ -134,7 +134,7 @@ def _checked_id(name: object) -> bytes:
     return name.encode()
 
 
-def _checked(name: str, key: object) -> bytes:
+def _check_key(name: str, key: object) -> bytes:
     """The message never shows the key."""
     if not isinstance(key, bytes) or len(key) != KEY_SIZE:
         given = f"{len(key)} bytes" if isinstance(key, bytes) else type(key).__name__

@@ -48,7 +48,7 @@ def shape_of(cls: type, adapters: Mapping[type, Adapter]) -> Shape | None:
 
 
 def field_names(cls: Any) -> list[str]:
-    """The names of what an object of `cls` holds; of whatever else is annotated there nothing is stored."""
+    """The names of the fields that an object of `cls` holds. Other annotated names are not stored."""
     if issubclass(cls, msgspec.Struct):
         return list(cls.__struct_fields__)
     if dataclasses.is_dataclass(cls):

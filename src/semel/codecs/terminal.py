@@ -1,4 +1,4 @@
-"""Text for a terminal: whatever a record, a server or a caller put into it, it cannot play with the screen.
+"""Text for a terminal, in which nothing from a record, a server or a caller can control the screen.
 
 Control characters of both sets, DEL, marks that turn the direction of writing, and lone surrogates are spelt out.
 """
@@ -22,10 +22,10 @@ def visible_lines(text: str) -> str:
 def json_text(value: object, indent: int | None = None) -> str:
     """JSON with the same characters as `\\uXXXX`: the same document for a program, and harmless for a terminal."""
     lines = json.dumps(value, indent=indent, ensure_ascii=False).split("\n")  # line ends are only between members
-    return "\n".join(line if line.isprintable() else "".join(map(_escaped, line)) for line in lines)
+    return "\n".join(line if line.isprintable() else "".join(map(_escape, line)) for line in lines)
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     if character.isprintable():
         return character
     return json.dumps(character)[1:-1] if character > "\x7f" else f"\\u{ord(character):04x}"

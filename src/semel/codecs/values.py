@@ -110,7 +110,7 @@ _canonical = Tagged(Known(None, {}), ordered=True)
 def derived_key(*parts: object) -> str:
     """A key made of what makes the operation this one: `derived_key(user, amount, currency, reference)`.
 
-    Equal parts of equal types give the same key, and others another one: `1`, `"1"` and `1.0` differ, and so do
+    Equal parts of equal types give the same key, other parts another one: `1`, `"1"` and `1.0` differ, and so do
     `("ab", "c")` and `("a", "bc")`. Two operations that are meant to be two must differ in a part: without a reference
     of its own, the second purchase of the same thing is taken for a repeat of the first.
     """

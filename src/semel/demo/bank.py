@@ -1,4 +1,4 @@
-"""The bank: who paid what, in a file of its own. It pays whenever it is asked to, which is the whole problem."""
+"""The bank: the ledger of payments, in a file of its own. It pays whenever it is asked, which is the whole problem."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class BankStatement:
 
 
 class Bank:
-    """Durable when `charge` returns. A connection for each call, so that any thread and any process may ask."""
+    """A payment is durable when `charge` returns. Each call opens a connection, so any thread or process may call."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

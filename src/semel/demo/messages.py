@@ -23,7 +23,7 @@ def header(scope: Scope, wanted: bytes) -> str:
 
 
 def account_of(scope: Scope) -> str | None:
-    """Who pays: the header `Account`, or the query's `account` for what a browser cannot send headers to.
+    """The account that pays: the header `Account`, or `account` of the query where a browser cannot send headers.
 
     None when it cannot be an account.
     """
@@ -33,7 +33,7 @@ def account_of(scope: Scope) -> str | None:
 
 
 def is_from_another_site(scope: Scope) -> bool:
-    """Whether a page of another site had a browser send this. A program that is no browser says nothing about it.
+    """Whether a page of another site made a browser send this. Programs that are no browsers send no such header.
 
     `Sec-Fetch-Site` is the browser's own word. Older browsers send `Origin`, which has to be where the request went to.
     """
@@ -58,7 +58,7 @@ async def read_body(receive: Receive) -> bytes | Response | None:
 
 
 def answer(status: int, value: object, content_type: bytes = b"application/json") -> Response:
-    body = msgspec.json.encode(value) + b"\n"  # for those who read it in a terminal
+    body = msgspec.json.encode(value) + b"\n"  # for people who read it in a terminal
     headers = (
         (b"content-type", content_type),
         (b"content-length", str(len(body)).encode()),

@@ -93,7 +93,7 @@ def _statement() -> dict[str, Any]:
 def _account(where: str) -> dict[str, Any]:
     schema = {"type": "string", "pattern": f"^{ACCOUNT.pattern}$", "default": GUEST}
     name = "Account" if where == "header" else "account"
-    return {"name": name, "in": where, "description": "Who pays. Accounts never meet.", "schema": schema}
+    return {"name": name, "in": where, "description": "The account that pays. Accounts share no key.", "schema": schema}
 
 
 def _object(members: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The payments API itself: what stands behind the middleware, and knows nothing of keys.
+"""The payments API itself. It runs behind the middleware and knows nothing of keys.
 
 The same handler is at two paths. `/payments` is protected, `/unprotected/payments` is exempt, and nothing else differs.
 """
@@ -71,5 +71,5 @@ def reference_of(scope: Scope) -> str:
 
 
 def receipt(entry: Entry) -> Response:
-    """The answer to a payment: from the handler, or from an operator who found the entry in the ledger."""
+    """The answer to a payment: from the handler, or from the operator after a look into the ledger."""
     return answer(201, {"payment": f"pay_{entry.number}", "amount": entry.amount, "currency": "EUR"})

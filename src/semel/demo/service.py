@@ -1,4 +1,4 @@
-"""The whole service: the payments API behind the middleware, and around it the windows through which one watches."""
+"""The whole service: the payments API behind the middleware, the page, and the endpoints that the page watches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from semel.demo.stream import stream
 from semel.demo.timeline import Timeline
 
 LEASE_S = 2
-"""Short, so that nobody waits long to see what a crash becomes."""
+"""Short, so that the visitor soon sees what becomes of a crash."""
 LOSE_ANSWER = "lose-answer"
 HELD_S_MAX = 30
 """How long an answer is kept from a caller that does not hang up."""
@@ -54,19 +54,19 @@ class Service:
         if scope["type"] != "http":
             await self._front(scope, receive, send)
             return
-        send = _closing(send)
-        refused = self._refused(scope)
+        send = _close_afterwards(send)
+        refused = self._find_refusal(scope)
         if refused is not None:
             await send_response(send, refused)
         elif scope["path"] in (PROTECTED, UNPROTECTED, WELL_KNOWN):
             loses = header(scope, FAULT) == LOSE_ANSWER
-            await self._front(scope, receive, self._losing(scope, receive, send) if loses else send)
+            await self._front(scope, receive, self._withhold_answer(scope, receive, send) if loses else send)
         elif scope["path"] == "/timeline":
             await stream(self.timeline, account_of(scope) or "", scope, receive, send, stopping=self._stopping)
         elif (response := await self._answer(scope, receive)) is not None:
             await send_response(send, response)
 
-    def _refused(self, scope: Scope) -> Response | None:
+    def _find_refusal(self, scope: Scope) -> Response | None:
         methods = self._methods.get(scope["path"])
         if methods is None:
             return refusal(404, "There is nothing here", "The API is described in /openapi.json.")
@@ -92,7 +92,7 @@ class Service:
             return await self._operator.reconcile(account, body) if isinstance(body, bytes) else body
         return self._page[path]
 
-    def _losing(self, scope: Scope, receive: Receive, send: Send) -> Send:
+    def _withhold_answer(self, scope: Scope, receive: Receive, send: Send) -> Send:
         """Everything is done and stored; the answer waits until the caller has hung up."""
 
         async def withheld(message: Message) -> None:
@@ -104,12 +104,12 @@ class Service:
                             pass
                 except TimeoutError:
                     pass
-            await send(message)  # to nobody, unless the caller is very patient
+            await send(message)  # the caller has usually hung up by now
 
         return withheld
 
 
-def _closing(send: Send) -> Send:
+def _close_afterwards(send: Send) -> Send:
     """One request for each connection: on one that it used before, a browser repeats a lost POST by itself."""
 
     async def wrapped(message: Message) -> None:

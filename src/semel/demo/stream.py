@@ -9,7 +9,7 @@ import msgspec
 
 from semel.asgi.types import Receive, Scope, Send
 from semel.demo.messages import header
-from semel.demo.timeline import EVERYBODY, Timeline
+from semel.demo.timeline import ALL, Timeline
 
 POLL_S = 0.05
 RECONNECT_MS = 100
@@ -25,7 +25,7 @@ async def stream(
     await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
     # The first event names the position, so that nothing is missed if the worker dies before there is another.
     text = f"retry: {RECONNECT_MS}\nid: {position}\nevent: begin\ndata: {{}}\n\n"
-    gone = asyncio.ensure_future(_disconnected(receive))
+    gone = asyncio.ensure_future(_wait_for_disconnect(receive))
     try:
         while not gone.done() and not stopping():
             if text:
@@ -33,7 +33,7 @@ async def stream(
             text = ""
             found, position = timeline.after(position)
             for happening in found:
-                if happening.account in (account, EVERYBODY):
+                if happening.account in (account, ALL):
                     text += f"id: {position}\ndata: {msgspec.json.encode(happening).decode()}\n\n"
             if not found:
                 await asyncio.wait({gone}, timeout=POLL_S)
@@ -42,6 +42,6 @@ async def stream(
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _disconnected(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -1,4 +1,4 @@
-"""The supervisor: holds the listening socket, so that nobody is refused while a killed worker is replaced."""
+"""The supervisor: holds the listening socket, so that no caller is refused while a killed worker is replaced."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STOP_S = 5
 
 
 class PortBusy(Exception):
-    """Somebody else listens there."""
+    """Another program listens on this port."""
 
 
 class WorkerFailed(Exception):
@@ -46,9 +46,9 @@ def listen(host: str, port: int, *, further: bool) -> socket.socket:
 
 
 def supervise(listener: socket.socket, folder: Path, say: Callable[[str], None]) -> None:
-    """Keep one worker alive until we are told to stop (Ctrl-C, SIGTERM, SIGHUP)."""
+    """Keep one worker alive until a signal stops us (Ctrl-C, SIGTERM, SIGHUP)."""
     timeline = Timeline(folder / "timeline.jsonl")
-    with _interruptible(), suppress(KeyboardInterrupt):
+    with _catch_signals(), suppress(KeyboardInterrupt):
         while True:
             with _start(listener, folder) as worker:
                 try:
@@ -82,8 +82,8 @@ def _stop(worker: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
-    """Every polite request to stop is a KeyboardInterrupt."""
+def _catch_signals() -> Iterator[None]:
+    """Turn every signal that asks us to stop into a KeyboardInterrupt."""
     asked = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
     before = {number: signal.signal(number, signal.default_int_handler) for number in asked}
     try:

@@ -11,8 +11,8 @@ from semel.core.events import Event
 from semel.runtime.clock import wall_ms
 
 READ_MAX = 65_536
-EVERYBODY = ""
-"""The account and key of what concerns everybody: a worker that was killed, a worker that is there."""
+ALL = ""
+"""The account and key of events that every page shows: a worker was killed, a worker has started."""
 
 
 class Happening(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -20,8 +20,8 @@ class Happening(msgspec.Struct, frozen=True, omit_defaults=True):
 
     kind: str
     at_ms: int
-    account: str = EVERYBODY
-    key: str = EVERYBODY
+    account: str = ALL
+    key: str = ALL
     attempt: int = 0
     amount: int = 0
     worker: int = 0
@@ -37,8 +37,8 @@ class Timeline:
     def add(
         self,
         kind: str,
-        account: str = EVERYBODY,
-        key: str = EVERYBODY,
+        account: str = ALL,
+        key: str = ALL,
         *,
         attempt: int = 0,
         amount: int = 0,

@@ -16,7 +16,7 @@ SECRET = re.compile(r"token|secret|password|passwd|auth|key|card|iban|ssn|cookie
 SHOWN_MAX = 24
 
 
-def other_request(request: ProbeRequest, given: bytes | None) -> ProbeRequest:
+def change_request(request: ProbeRequest, given: bytes | None) -> ProbeRequest:
     """The request with another body: the one that was given, or the own one with one value changed."""
     if given is not None:
         return replace(request, body=given)
@@ -84,7 +84,7 @@ def _differences(one: Any, other: Any, pointer: str) -> Iterator[tuple[str, Any,
 
 
 def _shown(pointer: str, value: Any) -> str:
-    """A value in an answer may be a secret: shown are short plain ones whose name does not say so."""
+    """A value in an answer may be a secret: show only short plain values with a harmless name."""
     text = json.dumps(value)
     if SECRET.search(pointer) or isinstance(value, dict | list) or len(text) > SHOWN_MAX:
         return "…"

@@ -1,4 +1,4 @@
-"""How often the work took effect, as somebody else than the service's answers counts it: a URL or a command."""
+"""How often the work took effect, counted outside of the service's answers: by a URL or a command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from semel.probe.wire import BadRequest, ProbeRequest, send
 Count = Callable[[], int]
 
 
-def counter(source: str, request: ProbeRequest, timeout_s: float) -> Count:
+def make_counter(source: str, request: ProbeRequest, timeout_s: float) -> Count:
     """A function that reads the count now. A URL of the same service is asked with the request's credentials."""
     if source.startswith(("http://", "https://")):
         same = urlsplit(source)[:2] == urlsplit(request.url)[:2]

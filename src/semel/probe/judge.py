@@ -160,7 +160,7 @@ def _stranger(observed: Observations) -> ProbeVerdict:
     name = "another identity, the same key"
     if observed.stranger is None:
         advice = "Send credentials with -H, and those of another caller with --identity 'Authorization: Bearer …'."
-        return ProbeVerdict(name, Mark.UNCLEAR, "not tried", "the request does not say who calls", advice)
+        return ProbeVerdict(name, Mark.UNCLEAR, "not tried", "the request does not identify its caller", advice)
     reply, first = observed.stranger.reply, observed.first.reply
     seen = f"{reply}{_effects(observed.stranger)}"
     fix = "Make the caller's account a part of the key, and look keys up after authorisation only."
@@ -172,7 +172,7 @@ def _stranger(observed: Observations) -> ProbeVerdict:
         return ProbeVerdict(name, Mark.WRONG, seen, f"the service failed ({reply})", fix)
     if reply.status in (401, 403):
         if observed.stranger_made_up:
-            return ProbeVerdict(name, Mark.RIGHT, seen, "credentials that nobody has get no stored answer")
+            return ProbeVerdict(name, Mark.RIGHT, seen, "made-up credentials get no stored answer")
         advice = "Give credentials with --identity that the service accepts."
         return ProbeVerdict(
             name, Mark.UNCLEAR, seen, "the other identity is not authorised, so this says little", advice

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from semel.probe.bodies import other_request
+from semel.probe.bodies import change_request
 from semel.probe.effects import Count
 from semel.probe.wire import ProbeRequest, Reply, send
 
@@ -40,7 +40,7 @@ class Observations:
     control: Seen
     """The other body under a key of its own."""
     stranger: Seen | None
-    """The first key with another identity; None when the request says nothing about who calls."""
+    """The first key with another identity; None when the request does not identify its caller."""
     stranger_made_up: bool
     unkeyed: Seen
     empty_key: Seen
@@ -55,7 +55,7 @@ class ProbeSettings:
     parallel: int = 20
     timeout_s: float = 30.0
     count: Count | None = None
-    told: Callable[[str], None] = lambda _: None
+    on_progress: Callable[[str], None] = lambda _: None
 
     @property
     def requests(self) -> int:
@@ -73,7 +73,7 @@ class FirstFailed(Exception):
 def observe(settings: ProbeSettings) -> Observations:
     """Make all tries. Real requests are sent, and some of them are meant to take effect."""
     request, key, crowd_key = settings.request, str(uuid.uuid4()), str(uuid.uuid4())
-    other = other_request(request, settings.other_body)
+    other = change_request(request, settings.other_body)
     stranger = _stranger(settings)
     first = _try(settings, "first request", request.under(key))
     if not first.reply.ok:
@@ -102,7 +102,7 @@ def _stranger(settings: ProbeSettings) -> ProbeRequest | None:
 
 
 def _try(settings: ProbeSettings, what: str, *requests: ProbeRequest, at_once: bool = True) -> Seen:
-    settings.told(what)
+    settings.on_progress(what)
     before = settings.count() if settings.count else 0
     if at_once and len(requests) > 1:
         replies = _at_once(requests, settings.timeout_s)

@@ -19,7 +19,7 @@ NOT_COUNTED = (
 )
 
 
-def shown_url(url: str) -> str:
+def format_url(url: str) -> str:
     """The URL without a password, and without the values of its query."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
@@ -27,8 +27,8 @@ def shown_url(url: str) -> str:
     return urlunsplit((parts.scheme, host, parts.path, query, ""))
 
 
-def redacted(text: str, request: ProbeRequest) -> str:
-    """Whatever the service or the network answered: a header's value that it repeats is not shown."""
+def redact(text: str, request: ProbeRequest) -> str:
+    """The text without the values of the request's headers, which a service may repeat in its answer."""
     for _, value in request.headers:
         for secret in (value, value.partition(" ")[2]):  # the whole first, which holds the other
             if len(secret) > 3:
@@ -39,13 +39,13 @@ def redacted(text: str, request: ProbeRequest) -> str:
 def as_text(verdicts: Sequence[ProbeVerdict], request: ProbeRequest, *, counted: bool) -> str:
     width = min(WIDTH_MAX, shutil.get_terminal_size((WIDTH_MAX, 24)).columns)
     column = max(len(verdict.name) for verdict in verdicts) + 4
-    lines = [f"{request.method} {shown_url(request.url)}", ""]
+    lines = [f"{request.method} {format_url(request.url)}", ""]
     for verdict in verdicts:
         head = f"{SIGNS[verdict.mark]} {verdict.name}".ljust(column)
-        lines.append(redacted(f"{head}{verdict.seen}", request))
+        lines.append(redact(f"{head}{verdict.seen}", request))
         for text in filter(None, (f"{verdict.why}.", verdict.advice and f"→ {verdict.advice}")):
             indent = " " * column
-            wrapped = textwrap.wrap(redacted(text, request), width, initial_indent=indent, subsequent_indent=indent)
+            wrapped = textwrap.wrap(redact(text, request), width, initial_indent=indent, subsequent_indent=indent)
             lines.extend(wrapped)
     notes = [] if counted else textwrap.wrap(NOT_COUNTED, width)
     return "\n".join([*map(visible, lines), "", summary(verdicts), *notes])
@@ -59,15 +59,15 @@ def summary(verdicts: Sequence[ProbeVerdict]) -> str:
 def as_json(verdicts: Sequence[ProbeVerdict], request: ProbeRequest, *, counted: bool) -> str:
     document = {
         "method": request.method,
-        "url": shown_url(request.url),
+        "url": format_url(request.url),
         "effects_counted": counted,
         "ok": not any(verdict.mark is Mark.WRONG for verdict in verdicts),
         "tries": [
             {
                 "try": verdict.name,
                 "verdict": verdict.mark.value,
-                "seen": redacted(verdict.seen, request),
-                "why": redacted(verdict.why, request),
+                "seen": redact(verdict.seen, request),
+                "why": redact(verdict.why, request),
                 "advice": verdict.advice,
             }
             for verdict in verdicts

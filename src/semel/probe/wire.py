@@ -52,7 +52,7 @@ class ProbeRequest:
 
     @property
     def credential(self) -> str | None:
-        """The name of the first header that says who calls."""
+        """The name of the first header that identifies the caller."""
         return next((name for name, _ in self.headers if name.lower() in CREDENTIALS), None)
 
     @property
@@ -100,7 +100,7 @@ class Reply:
 
 
 def send(request: ProbeRequest, timeout_s: float) -> Reply:
-    """Send it once. Whatever goes wrong is an answer, too."""
+    """Send the request once. A failure is an answer, too."""
     parts = urlsplit(request.url)
     connection = _connection(parts, timeout_s)
     try:

@@ -66,7 +66,7 @@ async function judge() {
   if (paid.length > 1) {
     view.verdict("bad", `Money left ${times(paid.length)}: ${sum} for one order. Nothing remembered the key.`);
   } else if (unresolved) {
-    view.verdict("unknown", `Money left ${times(paid.length)}. The worker died before it could say so, and no retry pays again: the outcome is unknown until somebody finds out.`);
+    view.verdict("unknown", `Money left ${times(paid.length)}. The worker died before it could say so, and no retry pays again: the outcome is unknown until an operator finds out.`);
   } else {
     view.verdict("good", `Money left ${times(paid.length)}: ${sum}.${began.isProtected ? " One order, one payment, whatever happened." : " This time nothing was repeated."}`);
   }

@@ -3,17 +3,17 @@
 const $ = (id) => document.getElementById(id);
 
 const STORY = {
-  claimed: ["claimed", "This request runs. Nobody else with this key may.", "good"],
+  claimed: ["claimed", "This request runs. No other request with this key may.", "good"],
   taken_over: ["taken over", "A repeat runs it as a new attempt.", "good"],
   charged: ["bank paid", "", "money"],
   completed: ["completed", "The answer is stored first, then sent.", "good"],
   replayed: ["replayed", "The stored answer, byte for byte. Nothing ran.", "good"],
   in_flight: ["in flight", "The first request holds the key: 409, retry after a second.", "wait"],
   mismatched: ["mismatched", "Another request under the same key: 422.", "bad"],
-  unknown: ["unknown", "The lease ran out without a result. Nobody guesses: 409.", "bad"],
+  unknown: ["unknown", "The lease ran out without a result. semel does not guess: 409.", "bad"],
   lost: ["answer lost", "Everything is done, and the line goes dead.", "bad"],
   killed: ["worker killed", "SIGKILL. No cleanup, no goodbye.", "bad"],
-  started: ["worker started", "The supervisor held the socket: nobody was refused.", "quiet"],
+  started: ["worker started", "The supervisor held the socket: no request was refused.", "quiet"],
   resolved: ["resolved", "The operator asked the bank, and stored its answer.", "good"],
   released: ["released", "Nothing was done, so the key is free again.", "quiet"],
 };
