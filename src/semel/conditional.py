@@ -63,7 +63,7 @@ def refusal(
     proceed.
 
     `current` is the tag of what is there now, None when nothing is. With `required`, an unsafe method must carry
-    `If-Match` or `If-None-Match`, so that nobody overwrites what he has not seen.
+    `If-Match` or `If-None-Match`, so that no caller overwrites a version that it has not seen.
     """
     given = {name.lower(): value.decode("latin-1") for name, value in _joined(headers).items()}
     safe = method in ("GET", "HEAD")
@@ -191,7 +191,7 @@ def update_if(
 ) -> int | None:
     """Compare and set: `UPDATE … WHERE … AND version = ?` in one statement.
 
-    The new version, or None when somebody was faster.
+    Returns the new version, or None when another writer was faster.
 
     Names are checked, values are bound. `placeholder` is `?` for sqlite3 and `%s` for psycopg.
     """

@@ -1,8 +1,8 @@
 """Purging in the background: every process of a service may run a purger, and together they purge what one would.
 
-Nobody is chosen to do it. Each looks now and then, at a time of its own (the pause is spread by half of it both ways),
-and takes small batches; whoever comes second finds nothing to do. The stores let purges pass each other and live
-traffic: PostgreSQL skips rows that somebody has, SQLite and Redis take one short step at a time.
+No leader is elected. Each purger looks now and then, at a time of its own (the pause is spread by half of it both
+ways), and takes small batches; the second one finds nothing to do. Purges neither block each other nor live traffic:
+PostgreSQL skips rows that are locked, SQLite and Redis take one short step at a time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class PurgePace:
 class Purger:
     """Purges `store` from a thread, between `start` and `close`, or in a `with` block.
 
-    Start it in every process, after forking. `on_purged` is told how many records each batch took.
+    Start it in every process, after forking. `on_purged` is called with the number of records of each batch.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ def _tell(on_purged: OnPurged | None, purged: int) -> None:
 
 
 def _report(error: Exception) -> None:
-    """A purger goes on: a store that is away comes back, and what was not purged is purged later."""
+    """Log the error and go on: a store that is away comes back, and the records are purged later."""
     if isinstance(error, StoreError):
         logger.warning("purging failed: %s", error)
     else:

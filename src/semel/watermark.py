@@ -65,7 +65,7 @@ class Watermark:
     """The positions of one projection, on one connection or session.
 
     - `strict`: numbers without gaps, in order. A repeat is skipped, a gap is an error.
-    - `monotone`: numbers that grow. What is not greater is skipped; nobody can tell a late event from a repeat.
+    - `monotone`: numbers that grow. What is not greater is skipped, because a late event looks like a repeat.
     - `sparse`: numbers without gaps, in any order, each once. What ran ahead is kept until the gap is filled.
     """
 
@@ -78,7 +78,7 @@ class Watermark:
         self._mode = mode
 
     def advance(self, source: str, sequence: int) -> bool:
-        """True when this event is new, and must be applied in this transaction; False when it was before."""
+        """True when this event is new and must be applied in this transaction; False when it was applied before."""
         return run(self._connection, lambda dialect: self._advance(source, sequence, dialect), together=True)
 
     async def aadvance(self, source: str, sequence: int) -> bool:

@@ -1,6 +1,6 @@
-"""Your connection, or your ORM's session, as one that runs statements of ours: a driver for each kind.
+"""Runs statements of semel on your connection, or on your ORM's session: a driver for each kind.
 
-No driver's package is imported here: who has such a connection has imported it.
+No driver's package is imported here: a caller with such a connection has imported it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NamedRows = list[dict[str, Any]]
 
 
 class Dialect(Enum):
-    """What is spoken on a connection."""
+    """The SQL dialect of a connection."""
 
     POSTGRES = "PostgreSQL"
     SQLITE = "SQLite"
@@ -77,7 +77,7 @@ class AsyncDriver(AsyncRowDriver, Protocol):
 
 AnyRowDriver = RowDriver | AsyncRowDriver
 Bind = Callable[[object, str], AnyRowDriver | None]
-KINDS = {  # what must have been imported if there is such a connection: the module of ours that knows it
+KINDS = {  # the package that such a connection comes from: the module of semel that knows it
     "django.db": "django",
     "sqlalchemy": "sqlalchemy",
     "psycopg": "psycopg",
@@ -104,7 +104,7 @@ def driver_for(connection: object, schema: str = "") -> Driver | AsyncDriver:
 
 
 def row_driver_for(connection: object) -> AnyRowDriver:
-    """The driver for a connection or session on which nobody wants to keep records."""
+    """The driver for a connection or session that keeps no records of semel."""
     found = _bound(connection, "")
     if found is None:
         raise TypeError(

@@ -41,7 +41,7 @@ def insert_or_find(table: Table, values: Values, unique: Sequence[str], where: V
     return (found[0] if found else None), False
 
 
-def updated(table: Table, where: Values, values: Values, counter: str, version: int) -> Plan[NamedRows]:
+def update_row(table: Table, where: Values, values: Values, counter: str, version: int) -> Plan[NamedRows]:
     """The row, with new `values`, if it still has that `version`."""
     changing = table.update({**where, counter: version}, values, counter)
     if table.dialect is not Dialect.MARIADB:
@@ -53,7 +53,7 @@ def updated(table: Table, where: Values, values: Values, counter: str, version: 
     return (yield from do(table.find({**now, counter: version + 1})))
 
 
-def deleted(table: Table, where: Values) -> Plan[None]:
+def delete_row(table: Table, where: Values) -> Plan[None]:
     deleting = table.delete(where)
     yield from do(RowChange(deleting) if table.dialect is Dialect.MARIADB else deleting)
 

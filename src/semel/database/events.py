@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from semel.core.effects import Plan, do
-from semel.database.changes import check_unique, deleted, insert_or_find
+from semel.database.changes import check_unique, delete_row, insert_or_find
 from semel.database.tables import Lock, Table, Values
 from semel.errors import SemelError
 
@@ -42,8 +42,8 @@ def append(
         else:
             same = not made and row is not None
         if not same:
-            for ours in made:  # whoever catches the conflict, and commits, must not keep a part
-                yield from deleted(table, _place(columns, stream, ours))
+            for ours in made:  # a caller that catches the conflict and commits must not keep a part
+                yield from delete_row(table, _place(columns, stream, ours))
             raise StreamConflict(f"stream {stream!r} has other events from {expected + 1} on: read it again", sequence)
     return expected + len(events)
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from semel.core.effects import Plan, do
-from semel.database.changes import check_unique, insert_or_find, updated
-from semel.database.tables import Lock, Row, Table, Values, several
+from semel.database.changes import check_unique, insert_or_find, update_row
+from semel.database.tables import Lock, Row, Table, Values, list_names
 from semel.errors import StoreUnavailable
 
 ROUNDS_MAX = 20
@@ -16,7 +16,7 @@ ROUNDS_MAX = 20
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """Somebody was faster: `row` is what is there now, None when nothing is."""
+    """Another transaction was faster: `row` is the row as it is now, None when it is gone."""
 
     row: Row | None
 
@@ -27,7 +27,7 @@ def insert_or_get(table: Table, values: Values, on: str | Iterable[str]) -> Plan
     A lost race shows nothing to the statement that lost it: only a second one sees the winner's row. If that is gone
     again by then, everything starts over.
     """
-    unique = several(on, "on=")
+    unique = list_names(on, "on=")
     for column in unique:
         if values.get(column) is None:
             raise ValueError(f"values[{column!r}] must be given and not None: NULL is never equal to another NULL")
@@ -43,10 +43,10 @@ def insert_or_get(table: Table, values: Values, on: str | Iterable[str]) -> Plan
 
 def update_if(table: Table, where: Values, version: int, values: Values, counter: str) -> Plan[Row | Stale]:
     """Compare and set in one statement."""
-    several(where, "where=")
-    if changed := (yield from updated(table, where, values, counter, version)):
+    list_names(where, "where=")
+    if changed := (yield from update_row(table, where, values, counter, version)):
         return changed[0]
-    # Who is late will want to write the row next: a lock that is shared would only be in its way.
+    # A caller that is late writes the row next, so it locks the row for writing: a shared lock would be in its way.
     found = yield from do(table.find(where, Lock.EXCLUSIVE))
     return Stale(found[0] if found else None)
 
@@ -54,8 +54,8 @@ def update_if(table: Table, where: Values, version: int, values: Values, counter
 def update(
     table: Table, where: Values, change: Callable[[Row], Mapping[str, object]], counter: str, tries_max: int
 ) -> Plan[Row | Stale]:
-    """Read, let `change` decide, compare and set; again with what is there now when somebody was faster."""
-    several(where, "where=")
+    """Read, let `change` decide, compare and set. If another transaction was faster, start over with the new row."""
+    list_names(where, "where=")
     rows = yield from do(table.find(where))
     found: Row | Stale = Stale(rows[0] if rows else None)
     for _ in range(tries_max):

@@ -16,18 +16,18 @@ from semel.stores.sql.statements import Statement
 
 T = TypeVar("T")
 Script = Callable[[Dialect], Plan[T]]
-"""What to do, once it is known what is spoken there."""
+"""A plan for the dialect of the connection."""
 
 
 def run(connection: object, script: Script[T], *, together: bool = False) -> T:
-    """Run `script`. What is done in several statements that must stay `together` needs a transaction."""
+    """Run `script`. If its statements must stay `together`, the connection must be in a transaction."""
     driver: Any = row_driver_for(connection)
-    if together or driver.dialect is Dialect.MARIADB:  # where nearly everything takes several
+    if together or driver.dialect is Dialect.MARIADB:  # there nearly every script takes several statements
         driver.check()
 
     def perform(effect: Effect[Any]) -> Any:
-        with _meaning(effect):
-            return _asked(driver, effect)
+        with _translate_errors(effect):
+            return _perform(driver, effect)
 
     return drive(script(driver.dialect), perform)
 
@@ -38,21 +38,21 @@ async def arun(connection: object, script: Script[T], *, together: bool = False)
         await driver.check()
 
     async def perform(effect: Effect[Any]) -> Any:
-        with _meaning(effect):
-            return await _asked(driver, effect)
+        with _translate_errors(effect):
+            return await _perform(driver, effect)
 
     return await adrive(script(driver.dialect), perform)
 
 
-def _meaning(effect: Effect[Any]) -> AbstractContextManager[None]:
+def _translate_errors(effect: Effect[Any]) -> AbstractContextManager[None]:
     return duplicates_told() if isinstance(effect, Insert) else nullcontext()
 
 
-def _asked(driver: Any, effect: Effect[Any]) -> Any:
+def _perform(driver: Any, effect: Effect[Any]) -> Any:
     """The reply, or a coroutine that gives it."""
     match effect:
         case Insert(of):
-            return _asked(driver, of)
+            return _perform(driver, of)
         case Made() | RowChange(Made()) if not hasattr(driver, "execute"):
             raise TypeError(
                 "a Table of SQLAlchemy's needs a connection or session of SQLAlchemy's, not one of its driver's: give "

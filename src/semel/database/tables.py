@@ -51,7 +51,7 @@ class RowChange(Effect[int], frozen=True):
 
 
 class Lock(Enum):
-    """How MariaDB reads. In REPEATABLE READ, its default, only a locking read sees what others have committed since."""
+    """How MariaDB reads. In REPEATABLE READ, its default, only a locking read sees later commits of others."""
 
     NONE = ""
     SHARED = " LOCK IN SHARE MODE"
@@ -69,7 +69,7 @@ class Table(Protocol):
         ...
 
     def find(self, where: Values, lock: Lock = Lock.NONE) -> Asked:
-        """`lock` is for MariaDB; the others see what is there now, or fail."""
+        """`lock` is for MariaDB; the other databases see the row as it is now, or fail."""
         ...
 
     def update(self, where: Values, values: Values, counter: str) -> Asked:
@@ -90,7 +90,7 @@ def table_of(table: AnyTable, dialect: Dialect) -> Table:
     return PlainTable(table, dialect) if isinstance(table, str) else SqlalchemyTable(table, dialect)
 
 
-def several(names: str | Iterable[str], field: str) -> list[str]:
+def list_names(names: str | Iterable[str], field: str) -> list[str]:
     listed = [names] if isinstance(names, str) else list(names)
     if not listed:
         raise ValueError(f"{field} must name at least one column")

@@ -1,7 +1,7 @@
 """Operations of several steps: each step is recorded as it finishes, and a crash resumes at the next one.
 
-A final error makes the flow go back: the undos of what was begun run in reverse, each recorded as well. Not a workflow
-engine: there are no timers, signals, queues or versions.
+A final error makes the flow go back: every step that started is undone, the last one first, and each undo is recorded
+as well. This is not a workflow engine: there are no timers, signals, queues or versions.
 """
 
 from semel.flow.flows import AsyncFlow, Flow

@@ -1,8 +1,8 @@
 """One run of a flow, as a plan: forward from step to step, or back through the undos.
 
 Nothing about a flow is kept but records, each of which is written once: the plan (the input, and which steps there
-are), then one for every step and every undo. A step that is recorded as failed is what makes the flow go back, for
-everybody who comes after. The flow's own record holds the lease, and in the end the result.
+are), then one for every step and every undo. A step that is recorded as failed makes the flow go back, in this attempt
+and in every later one. The flow's own record holds the lease, and in the end the result.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Course(Generic[In, R]):
         self._owner = secrets.token_urlsafe(16)
 
     def begin(self, input: In) -> Plan[Outcome[R]]:
-        """Run the flow, resume it, or tell how it ended."""
+        """Run the flow, resume it, or return how it ended."""
         printed = self._definition.printed(input)
         for _ in range(ROUNDS_MAX):
             record = yield from do(Read(self._key))
@@ -65,7 +65,7 @@ class Course(Generic[In, R]):
         raise InProgress(f"the flow {self._key.name!r} changes hands faster than it can be claimed: ask again later")
 
     def resume(self, life: Life) -> Plan[Outcome[R]]:
-        """Claim the flow and walk it to its end, or leave it so that somebody else can at once."""
+        """Claim the flow and walk it to its end, or leave it so that another caller can resume it at once."""
         call = Call[R](self._key, life.fingerprint, self._owner, self._definition.settings, self._front)
         begun = yield from call.begin()
         if isinstance(begun, Found):
@@ -103,7 +103,7 @@ class Course(Generic[In, R]):
     def _go_back(self, attempt: Attempt[In], begun: int) -> Plan[None]:
         """Undo the first `begun` steps, the last one first.
 
-        That one failed, and may have done something before; in a transaction that was rolled back.
+        The last one failed, and may have done something before that. In a transaction this was rolled back.
         """
         for number in range(begun, 0, -1):
             step = self._definition.steps[number - 1]
@@ -111,7 +111,7 @@ class Course(Generic[In, R]):
                 yield from attempt.once(StepTurn(step, undo=True))
 
     def _held_now(self, life: Life) -> Plan[Outcome[R]]:
-        """An overtaken attempt has no answer of its own: it gives what the store holds."""
+        """An overtaken attempt has no answer of its own: return what the store holds."""
         settings = self._definition.settings
         seen = yield from look(self._key, self._owner, settings.policy)
         decision = Unknown(None) if seen is None else decide(seen, life.fingerprint)
@@ -123,13 +123,13 @@ class Course(Generic[In, R]):
     # The plan
 
     def _write_plan(self, life: Life, input: In) -> Plan[None]:
-        """Before the flow is claimed: whoever finds an abandoned flow finds what it needs to finish it."""
+        """Write the plan before the flow is claimed: recovery needs it to finish an abandoned flow."""
         key, policy = life.at(PLAN), self._definition.step_policy
         result = self._definition.plans.encode(Returned((input, self._definition.shape)))
         decision = yield from acquire(key, life.printed, self._owner, policy, wait_ms=0)
         if isinstance(decision, Undecided):
             raise decision.error
-        assert isinstance(decision, Run), "nobody else knows this instance"
+        assert isinstance(decision, Run), "this attempt has just made the instance up"
         settled = yield from settle(decision.lease, Ending.SUCCEEDED, result, policy, fingerprint=life.printed)
         if isinstance(settled, NotStored):
             raise settled.error
@@ -139,7 +139,7 @@ class Course(Generic[In, R]):
         if record is None or record.result is None:
             raise OutcomeUnknown(
                 f"the flow {self._key.name!r} of {self._key.scope} was begun longer ago than its retention, and its "
-                "steps are not remembered any more: nobody can finish it. Its key is free at the end of "
+                "steps are not remembered any more, so it cannot be finished. Its key is free at the end of "
                 "unknown_retention, or when an operator releases it."
             )
         kept = self._definition.plans.decode(record.result)
@@ -147,8 +147,8 @@ class Course(Generic[In, R]):
         input, shape = kept.value
         if shape != self._definition.shape:
             raise Misuse(
-                f"the flow {self._key.name!r} was begun with the steps {_named(shape)}, and {self._key.scope} has "
-                f"{_named(self._definition.shape)} now. Finish it with the code that began it, and give the changed "
+                f"the flow {self._key.name!r} was begun with the steps {_list(shape)}, and {self._key.scope} has "
+                f"{_list(self._definition.shape)} now. Finish it with the code that began it, and give the changed "
                 "flow another name."
             )
         return input
@@ -157,7 +157,7 @@ class Course(Generic[In, R]):
 
     def resolve(self, turn: StepTurn[In], answer: object) -> Plan[bool]:
         """Say how an interrupted step ended. False when it is not interrupted (any more)."""
-        record = yield from self._abandoned()
+        record = yield from self._find_abandoned()
         life = Life(self._key, record.fingerprint)
         seen = yield from do(Read(life.at(turn.place)))
         if seen is None or not seen.in_progress():
@@ -170,8 +170,8 @@ class Course(Generic[In, R]):
             result = self._definition.encode(turn, ended)
         return (yield from do(ResolveSeen(seen, result, policy.retention_ms)))
 
-    def _abandoned(self) -> Plan[Record]:
-        """The flow's record, if nobody works on the flow."""
+    def _find_abandoned(self) -> Plan[Record]:
+        """The flow's record, if no executor holds its lease."""
         seen = yield from look(self._key, self._owner, self._definition.settings.policy)
         if seen is None:
             raise LookupError(f"there is no flow {self._key.name!r} of {self._key.scope}")
@@ -183,5 +183,5 @@ class Course(Generic[In, R]):
         return seen.record
 
 
-def _named(shape: tuple[tuple[str, str, bool], ...]) -> str:
+def _list(shape: tuple[tuple[str, str, bool], ...]) -> str:
     return ", ".join(f"{name} ({kind}{', undo' if undo else ''})" for name, kind, undo in shape)

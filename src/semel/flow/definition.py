@@ -55,13 +55,13 @@ class Definition(Generic[In, R]):
         self, scope: str, steps: Iterable[Step[In]], input: type[In], returns: type[R], options: Options
     ) -> None:
         self.scope = check_text("the name of the flow", scope, SCOPE_LIMIT)
-        self.steps = _checked(tuple(steps))
+        self.steps = _check_steps(tuple(steps))
         policy = options.get("policy", DEFAULTS)
         if "reconcile" in options:
             raise TypeError("a flow has no reconcile=: flow.resolve(…) says how an interrupted step ended")
         if policy.on_store_error == "open":
             raise StoreMisconfigured(
-                'Policy.on_store_error="open" would run steps that nobody records: a flow must be "closed"'
+                'Policy.on_store_error="open" would run steps without recording them: a flow must be "closed"'
             )
         Settings[R].of(returns, options)  # says what is wrong with them as they were given
         # A flow is taken over after a crash; what may not run twice in it is a matter of its steps.
@@ -132,7 +132,7 @@ def is_async(function: Any) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
-def _checked(steps: tuple[Step[In], ...]) -> tuple[Step[In], ...]:
+def _check_steps(steps: tuple[Step[In], ...]) -> tuple[Step[In], ...]:
     if not steps:
         raise ValueError("a flow needs at least one step")
     names = [step.name for step in steps]

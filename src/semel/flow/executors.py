@@ -1,4 +1,4 @@
-"""Who performs the plans of a flow: on a store, in the caller's functions and in the caller's transactions."""
+"""Executors perform the plans of a flow: on a store, in the caller's functions and in the caller's transactions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 Begin = Callable[[], AbstractContextManager[object]]
 AsyncBegin = Callable[[], AbstractAsyncContextManager[object]]
 TRIES_MAX = 5
-"""How often a step runs at most because the database gave its transaction up."""
+"""How often a step runs at most when the database aborts its transaction (deadlock, serialization)."""
 
 
 class Executor:
@@ -86,21 +86,21 @@ class Executor:
             enter(outer)
 
     def _transact(self, effect: Transact[Any]) -> Ended | Occupied | Fenced:
-        from semel.flow.transactions import given_up
+        from semel.flow.transactions import is_given_up
 
         ended = self._transact_once(effect)
         for _ in range(TRIES_MAX - 1):
-            if given_up(ended):
+            if is_given_up(ended):
                 ended = self._transact_once(effect)
         return ended
 
     def _transact_once(self, effect: Transact[Any]) -> Ended | Occupied | Fenced:
-        from semel.flow.transactions import transacted
+        from semel.flow.transactions import transact
         from semel.transaction.units import Unit, perform
 
         assert self._begin is not None
         unit = Unit(self._begin, "")
-        plan = transacted(
+        plan = transact(
             unit, effect, self._definition, self._seal, lambda: self._invoke(effect.invoke, unit.connection)
         )
         try:
@@ -153,7 +153,7 @@ class AsyncExecutor:
                 return await self._plain(effect)
 
     async def _shielded(self, effect: Complete) -> bool:
-        """What is done is recorded, whoever cancels its caller."""
+        """Record a finished step even if its caller is cancelled."""
 
         async def complete() -> bool:
             done: bool = await self._plain(effect)
@@ -182,21 +182,21 @@ class AsyncExecutor:
             enter(outer)
 
     async def _transact(self, effect: Transact[Any]) -> Ended | Occupied | Fenced:
-        from semel.flow.transactions import given_up
+        from semel.flow.transactions import is_given_up
 
         ended = await self._transact_once(effect)
         for _ in range(TRIES_MAX - 1):
-            if given_up(ended):
+            if is_given_up(ended):
                 ended = await self._transact_once(effect)
         return ended
 
     async def _transact_once(self, effect: Transact[Any]) -> Ended | Occupied | Fenced:
-        from semel.flow.transactions import transacted
+        from semel.flow.transactions import transact
         from semel.transaction.units import AsyncUnit, aperform
 
         assert self._begin is not None
         unit = AsyncUnit(self._begin, "")
-        plan = transacted(
+        plan = transact(
             unit, effect, self._definition, self._seal, lambda: self._invoke(effect.invoke, unit.connection)
         )
         try:
@@ -211,6 +211,6 @@ def operation_of(invoke: Invoke[Any], kept: Kept | None) -> FlowOperation[Any]:
 
 
 def ending_of(invoke: Invoke[Any], error: Exception, definition: Definition[Any, Any]) -> Raised | Failed:
-    """A final error is how a step ended. An undo has no such way out: somebody must see to it."""
+    """A final error ends a step. It does not end an undo: an undo that fails must be run again."""
     final = isinstance(error, definition.settings.values.errors) and not invoke.turn.undo
     return Raised(error) if final else Failed(error)

@@ -12,7 +12,7 @@ from semel.errors import ResultNotKept, StoreMisconfigured
 from semel.flow.course import Course
 from semel.flow.definition import Definition, R
 from semel.flow.executors import AsyncExecutor, Executor
-from semel.flow.recovery import Recovered, recovering
+from semel.flow.recovery import Recovered, recover_flows
 from semel.flow.steps import In, Step, StepTurn
 from semel.runtime.arguments import check_options
 from semel.runtime.calls import not_kept
@@ -55,7 +55,7 @@ class Flow(Generic[In, R]):
 
     def recover(self, limit: int = 100) -> Recovered:
         """Bring up to `limit` abandoned flows to their end. Any number of processes may do so at once."""
-        plan = recovering(self._definition.scope, self._course, limit)
+        plan = recover_flows(self._definition.scope, self._course, limit)
         return self._executor().run(plan)
 
     def resolve(self, key: str, step: str, answer: object, *, undo: bool = False, tenant: str = "") -> bool:
@@ -103,7 +103,7 @@ class AsyncFlow(Generic[In, R]):
 
     async def recover(self, limit: int = 100) -> Recovered:
         """Bring up to `limit` abandoned flows to their end. Any number of processes may do so at once."""
-        plan = recovering(self._definition.scope, self._course, limit)
+        plan = recover_flows(self._definition.scope, self._course, limit)
         return await self._executor().run(plan)
 
     async def resolve(self, key: str, step: str, answer: object, *, undo: bool = False, tenant: str = "") -> bool:

@@ -26,7 +26,7 @@ class Scan(Effect[Page], frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What `recover` found: the flows that have come to an end now, and why others could not."""
+    """What `recover` did: the flows that it finished, and why others could not be finished."""
 
     ended: tuple[Key, ...] = ()
     left: tuple[tuple[Key, Exception], ...] = ()
@@ -34,8 +34,8 @@ class Recovered:
     """Records that were skipped because they cannot be read: of this flow or, where the store cannot tell, of any."""
 
 
-def recovering(scope: str, course: Callable[[Key], Course[Any, Any]], limit: int) -> Plan[Recovered]:
-    """Take over what nobody works on. What cannot be finished now does not count, so that it keeps nobody waiting."""
+def recover_flows(scope: str, course: Callable[[Key], Course[Any, Any]], limit: int) -> Plan[Recovered]:
+    """Take over abandoned flows. One that cannot be finished now does not count, so it does not block the others."""
     if limit < 1:
         raise ValueError(f"limit must be at least 1, not {limit}")
     ended: list[Key] = []
@@ -51,7 +51,7 @@ def recovering(scope: str, course: Callable[[Key], Course[Any, Any]], limit: int
             try:
                 yield from course(record.key).resume(Life(record.key, record.fingerprint))
                 ended.append(record.key)
-            except InProgress:  # somebody else was faster
+            except InProgress:  # another process was faster
                 continue
             except Exception as error:
                 left.append((record.key, error))

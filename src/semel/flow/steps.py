@@ -1,4 +1,4 @@
-"""Steps: what a flow consists of, and what their functions are told."""
+"""The steps of a flow, and what their functions are given."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FlowOperation(Operation, Generic[In]):
         self.results: Mapping[str, object] = MappingProxyType(dict(results))
         """What the finished steps returned, by name. An undo finds its own step here only if that had finished."""
         self.step_key = self.derive(turn.place)
-        """For whoever is called in this step: the same in every attempt, and another one for the undo."""
+        """The key for the service that this step calls: the same in every attempt, and another one for the undo."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def keyed(
     do: Callable[[FlowOperation[In]], object],
     undo: Callable[[FlowOperation[In]], object] | None = None,
 ) -> Step[In]:
-    """A step that calls somebody who deduplicates by `op.step_key`. It runs again after a crash, with the same key."""
+    """A step that calls a service that deduplicates by `op.step_key`. It runs again after a crash with that key."""
     return Step(name, "keyed", do, undo)
 
 
@@ -96,7 +96,7 @@ def unsafe(
     do: Callable[[FlowOperation[In]], object],
     undo: Callable[[FlowOperation[In]], object] | None = None,
 ) -> Step[In]:
-    """A step that nobody deduplicates: it is entered at most once.
+    """A step whose effects nothing deduplicates: it is entered at most once.
 
     If it is cut off, its outcome is unknown, and the flow waits for `Flow.resolve`.
     """

@@ -20,7 +20,7 @@ from semel.transaction.units import AsyncUnit, StepFailed, Unit, step
 AnyUnit = Unit[object] | AsyncUnit[object]
 
 
-def transacted(
+def transact(
     unit: AnyUnit,
     effect: Transact[Any],
     definition: Definition[Any, Any],
@@ -33,7 +33,7 @@ def transacted(
     """
     try:
         yield from step(unit.begin)
-        ended = yield from _written(unit, effect, definition, seal, invoke)
+        ended = yield from _write(unit, effect, definition, seal, invoke)
         yield from step(unit.commit if isinstance(ended, Returned) else unit.roll_back)
     except (StepFailed, StoreMisconfigured, Unstorable) as error:
         yield from step(unit.roll_back)
@@ -41,7 +41,7 @@ def transacted(
     return ended
 
 
-def _written(
+def _write(
     unit: AnyUnit,
     effect: Transact[Any],
     definition: Definition[Any, Any],
@@ -73,6 +73,6 @@ def _is_ours(flow: Record | None, lease: Lease) -> bool:
     return flow.in_progress() and flow.owner == lease.owner
 
 
-def given_up(ended: Ended | Occupied | Fenced) -> bool:
-    """Whether the database gave the transaction up for the sake of others, so that it may run again."""
+def is_given_up(ended: Ended | Occupied | Fenced) -> bool:
+    """Whether the database aborted the transaction in favour of another one, so that it may run again."""
     return isinstance(ended, Failed) and retry_of(ended.error) is not None

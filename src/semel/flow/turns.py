@@ -42,7 +42,7 @@ ROUNDS_MAX = 10
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The function raised what is not final. Whether it did anything nobody can tell."""
+    """The function raised an error that is not final. Whether it did anything is unknown."""
 
     error: Exception
 
@@ -89,7 +89,7 @@ class Attempt(Generic[In]):
         self.results: dict[str, object] = {}
 
     def once(self, turn: StepTurn[In]) -> Plan[Returned[Any] | Raised]:
-        """Do it, or tell how it ended. Whatever else may be is raised."""
+        """Take the turn once, or return how it ended. Everything else is raised."""
         if (yield from do(Renew(self._lease, self._policy.lease_ms))) is None:
             raise Overtaken
         for _ in range(ROUNDS_MAX):
@@ -101,7 +101,7 @@ class Attempt(Generic[In]):
                     return self._kept(turn, result)
                 case InFlight(record, retry_after_ms):
                     self._check_earlier(record)
-                    yield from do(Pause(retry_after_ms))  # nobody renews it, so it ends by then
+                    yield from do(Pause(retry_after_ms))  # its executor does not renew it, so it ends by then
                 case Unknown(record) if record is not None:
                     self._check_earlier(record)
                     if turn.step.kind == "unsafe":
@@ -120,7 +120,7 @@ class Attempt(Generic[In]):
             return decision
         try:
             return (yield from self._record(turn, decision.lease, (yield from do(invoke))))
-        except Exception:  # nobody works on it any more, so nobody has to wait for its lease
+        except Exception:  # this attempt has ended, so later ones need not wait for its lease
             with contextlib.suppress(StoreError):
                 yield from do(Renew(decision.lease, 0))
             raise
@@ -134,12 +134,12 @@ class Attempt(Generic[In]):
             case Returned():
                 return ended
             case Occupied():
-                return _held(decide(ended, printed))
+                return _refuse_undecided(decide(ended, printed))
             case Fenced():
                 raise Overtaken
             case Failed(error):
                 raise error
-            case Raised():  # its writes are rolled back; the failure is recorded unless somebody was faster
+            case Raised():  # its writes are rolled back; the failure is recorded unless another attempt was faster
                 decision = yield from self._claim(turn)
                 if not isinstance(decision, Run):
                     return decision
@@ -152,7 +152,7 @@ class Attempt(Generic[In]):
         decision = yield from acquire(key, self._life.printed, self._owner, self._policy, wait_ms=0)
         if isinstance(decision, Undecided):
             self._front.abandon_later(Lease(key, self._owner, 1, 0))
-        return decision if isinstance(decision, Run) else _held(decision)
+        return decision if isinstance(decision, Run) else _refuse_undecided(decision)
 
     def _record(self, turn: StepTurn[In], lease: Lease, ended: Ended) -> Plan[Returned[Any] | Raised]:
         if isinstance(ended, Failed):
@@ -177,7 +177,7 @@ class Attempt(Generic[In]):
         return outcome
 
     def _check_earlier(self, record: Record) -> None:
-        """Only what an earlier attempt left may be freed. An operator's doing has no attempt number at all."""
+        """Only the claim of an earlier attempt may be freed. An operator's record has no attempt number."""
         number = record.owner.partition(".")[0]
         if number.isdigit() and int(number) >= self._lease.attempt:
             raise Overtaken
@@ -185,13 +185,13 @@ class Attempt(Generic[In]):
     def _interrupted(self, turn: StepTurn[In]) -> str:
         undo = ", undo=True" if turn.undo else ""
         return (
-            f"{turn.place} of the flow {self._life.key.name!r} of {self._life.key.scope} was cut off, and nobody can "
-            "tell whether it took effect. It is not run again: find out, then say it with "
+            f"{turn.place} of the flow {self._life.key.name!r} of {self._life.key.scope} was cut off, and it is "
+            "unknown whether it took effect. It is not run again: find out, then say it with "
             f"resolve({self._life.key.name!r}, {turn.step.name!r}, NotDone(){undo}), or with the result it had."
         )
 
 
-def _held(decision: Decision) -> Replay | InFlight | Unknown | Mismatch | Expired:
+def _refuse_undecided(decision: Decision) -> Replay | InFlight | Unknown | Mismatch | Expired:
     if isinstance(decision, (Undecided, Unreadable)):
         raise decision.error
     assert not isinstance(decision, Run)
