@@ -132,11 +132,11 @@ def test_two_listeners_share_a_registry(registry: CollectorRegistry) -> None:
 def test_attempts_that_never_end_are_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("semel.telemetry.attempts.ATTEMPTS_MAX", 1)
     attempts = Attempts()
-    assert attempts.began(Event(EventKind.CLAIMED, KEY, 1, owner="a"))
-    assert not attempts.began(Event(EventKind.CLAIMED, KEY, 1, owner="b"))
-    assert attempts.ended(Event(EventKind.COMPLETED, KEY, 1, owner="b")) is None
-    assert attempts.ended(Event(EventKind.COMPLETED, KEY, 1, owner="a")) is not None
-    assert attempts.began(Event(EventKind.CLAIMED, KEY, 1, owner="b"))
+    assert attempts.begin(Event(EventKind.CLAIMED, KEY, 1, owner="a"))
+    assert not attempts.begin(Event(EventKind.CLAIMED, KEY, 1, owner="b"))
+    assert attempts.end(Event(EventKind.COMPLETED, KEY, 1, owner="b")) is None
+    assert attempts.end(Event(EventKind.COMPLETED, KEY, 1, owner="a")) is not None
+    assert attempts.begin(Event(EventKind.CLAIMED, KEY, 1, owner="b"))
 
 
 class TestOperations:

@@ -75,7 +75,7 @@ def test_a_protected_service_passes_with_every_client(kind: str) -> None:
     with client_of(kind) as (client, path, effects):
         before = effects()
         assert_idempotent(client, "POST", path, json=ORDER, headers=ANN, effects=effects, other_identity=BOB)
-        assert effects() - before == 3, "one for the first key, one for those at once, one for somebody else"
+        assert effects() - before == 3, "one for the first key, one for those at once, one for another caller"
 
 
 def test_a_protected_service_passes_with_httpx_s_async_client() -> None:
@@ -174,7 +174,7 @@ def test_a_replay_across_tenants() -> None:
     app = protected(shop.app(), identify=lambda environ: "everybody")
     fails(
         app,
-        "somebody else got the first caller's answer",
+        "another caller got the first caller's answer",
         "tell them apart by account (identify=)",
         effects=shop.effects,
         other_identity=BOB,
@@ -184,7 +184,7 @@ def test_a_replay_across_tenants() -> None:
 def test_a_key_that_blocks_another_tenant() -> None:
     policy = Policy(fingerprint=Fingerprint(headers=("authorization",)))
     app = protected(Shop().app(), policy, identify=lambda environ: "everybody")
-    fails(app, "somebody else was refused because of the first caller's Idempotency-Key", other_identity=BOB)
+    fails(app, "another caller was refused because of the first caller's Idempotency-Key", other_identity=BOB)
 
 
 def test_somebody_who_is_not_let_in_is_fine() -> None:

@@ -1,4 +1,4 @@
-"""What `on_event` may be given: a log of one's own, or several listeners as one.
+"""Listeners for `on_event`: a log of your own, or several listeners as one.
 
 Metrics and traces are in `semel.telemetry.prometheus` and `semel.telemetry.opentelemetry`, which need their extras.
 """

@@ -7,7 +7,7 @@ import time
 from semel.core.events import ENDS, STARTS, Event
 
 ATTEMPTS_MAX = 100_000
-"""What an end was never heard of must not be remembered for ever."""
+"""A bound, because the end of an attempt may never be reported."""
 
 
 class Attempts:
@@ -16,14 +16,14 @@ class Attempts:
     def __init__(self) -> None:
         self._began_s: dict[str, float] = {}
 
-    def began(self, event: Event) -> bool:
+    def begin(self, event: Event) -> bool:
         """Whether this event begins an attempt that is counted from now on."""
         if event.kind not in STARTS or len(self._began_s) >= ATTEMPTS_MAX:
             return False
         self._began_s[event.owner] = time.perf_counter()
         return True
 
-    def ended(self, event: Event) -> float | None:
+    def end(self, event: Event) -> float | None:
         """How many seconds the attempt took that ends with this event; None when it does not end a counted one."""
         if event.kind not in ENDS:
             return None

@@ -15,13 +15,13 @@ from semel.stores.open import open_store
 logger = logging.getLogger("semel")
 STATES = ("in_progress", "unknown", "succeeded", "failed", "unreadable")
 EVERY_S = 10.0
-"""A count is used again for so long."""
+"""How long a count is used again."""
 SHARE = 20
-"""And for so many times as long as it took: SQLite and Redis look at every record."""
+"""A count is also used for this many times as long as it took: SQLite and Redis read every record."""
 PATIENCE_S = 0.5
 """How long the reader that begins a count waits for it. Every other reader gets the last count at once."""
 STALE_S = 120.0
-"""A count that is older says nothing any more."""
+"""An older count is not reported."""
 
 
 class Census:
@@ -68,7 +68,7 @@ class CensusRounds:
         began_s, counts = self._clock_s(), None
         try:
             counts = self._store.counts()
-        except Exception as error:  # a thread has no caller who could be told
+        except Exception as error:  # this thread has no caller to raise it to
             logger.warning("the records of the store cannot be counted: %s", error)
         with self._lock:
             ended_s = self._clock_s()

@@ -1,4 +1,4 @@
-"""Listeners that need nothing installed: a log of one's own, and several listeners as one."""
+"""Listeners that need no extra: a log of your own, and several listeners as one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ logger = logging.getLogger("semel")
 
 
 class LogListener:
-    """Logs every event to a logger of your choice, also those that the logger `semel` has at level DEBUG only.
+    """Logs every event to a logger of your choice, also those that go to the logger `semel` at level DEBUG only.
 
     The fields are attributes of the log record (`semel_event`, `semel_key`, `semel_tenant`, …); the key is a digest.
     """
@@ -28,7 +28,7 @@ class LogListener:
 
 
 class Listeners:
-    """Tells several listeners. One that fails is logged, and does not keep the others from hearing."""
+    """Calls several listeners. If one fails, that is logged, and the others are still called."""
 
     def __init__(self, *listeners: OnEvent) -> None:
         self._listeners = listeners

@@ -64,9 +64,9 @@ class OpenTelemetryListener:
             return
         where = {"semel.operation": self._operations.name_of(event.key.scope)}
         self._events.add(1, {"semel.event": event.kind.value, **where})
-        if self._attempts.began(event):
+        if self._attempts.begin(event):
             self._running.add(1, where)
-        elif (seconds := self._attempts.ended(event)) is not None:
+        elif (seconds := self._attempts.end(event)) is not None:
             self._running.add(-1, where)
             self._duration.record(seconds, {"semel.outcome": event.kind.value, **where})
         elif event.ran_ms is not None:

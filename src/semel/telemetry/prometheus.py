@@ -106,9 +106,9 @@ class PrometheusListener:
             return
         where = self._front, self._operations.name_of(event.key.scope)
         metrics.events_of(event.kind.value, _reason(event), *where).inc()
-        if self._attempts.began(event):
+        if self._attempts.begin(event):
             metrics.running_of(*where).inc()
-        elif (seconds := self._attempts.ended(event)) is not None:
+        elif (seconds := self._attempts.end(event)) is not None:
             metrics.running_of(*where).dec()
             metrics.duration_of(event.kind.value, *where).observe(seconds)
         elif event.ran_ms is not None:

@@ -23,9 +23,9 @@ Where `open` needs a fixture, keep its value on the test instance:
     def place(self, tmp_path):
         self.path = tmp_path / "records.db"
 
-The instance is sent to other processes, which call `open` there, so whatever is kept on it must survive pickling, and
-the test module must be importable. A store that lives in one object says `shared = False` instead, and the tests with a
-second handle or process are skipped.
+The instance is sent to other processes, which call `open` there. So everything that is kept on it must survive
+pickling, and the test module must be importable. A store that lives in one object says `shared = False` instead, and
+the tests with a second handle or process are skipped.
 
 Abilities (`Watchable`, `Inspectable`, `Resolvable`, `Removable`, `Migratable`) are found with `isinstance` and tested
 when they are there. The number of random histories that are compared with the model is `parity_examples`, or

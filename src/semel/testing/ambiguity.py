@@ -43,7 +43,7 @@ class Ambiguity(Handles):
         assert claim(store, key, "b") == claim(store, key, "b")
 
     def test_a_claim_repeated_after_its_caller_gave_up(self, store: Store, key: Key) -> None:
-        """A release is by owner, so the key does not stay with a caller who is gone."""
+        """A release is by owner, so the key does not stay with a caller that is gone."""
         lease = granted(claim(store, key, "a"))
         assert store.release(lease) is True
         assert granted(claim(store, key, "b")).attempt == 1

@@ -1,6 +1,6 @@
 """`assert_idempotent(client, "POST", "/orders", json=…)`: is this endpoint safe to retry?
 
-It asks as retrying callers do: one after the other, all at once, with another body, as somebody else.
+It asks as retrying callers do: one after the other, all at once, with another body, as another caller.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def assert_idempotent(
     """Fail unless repeats of this request are safe.
 
     `effects` counts what the request does (rows, mails, charges): without it a service that works twice and answers
-    alike cannot be told from one that works once. `other_identity` are headers of another caller, who must not get the
-    first one's answer. `changed` is a body that must be refused under the same key; by default one value of `json`
+    alike cannot be told from one that works once. `other_identity` are headers of another caller, which must not get
+    the first one's answer. `changed` is a body that must be refused under the same key; by default one value of `json`
     is changed. `parallel=0` leaves out the requests at once, for a database that only one thread can use.
     """
     if is_async(client):

@@ -89,7 +89,7 @@ def _from_a_thread(client: object, call: ClientCall, start: Barrier) -> Answer:
     if kind_of(client) == "httpx":  # made for threads
         start.wait(PATIENCE_S)
         return send(client, call)
-    client = copy.copy(client)  # with the cookies of the original, so whoever is logged in stays so
+    client = copy.copy(client)  # with the cookies of the original, so a login stays
     start.wait(PATIENCE_S)
     try:
         return send(client, call)

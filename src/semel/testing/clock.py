@@ -1,4 +1,4 @@
-"""A clock that stands still until it is told to move, so that a test can stand exactly on a boundary."""
+"""A clock that stands still until a test moves it, so that the test can stand exactly on a boundary."""
 
 from __future__ import annotations
 

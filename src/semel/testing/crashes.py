@@ -58,7 +58,7 @@ class CrashPoints:
         return process.exitcode == -signal.SIGKILL
 
     def _arm(self, target: str, kill: bool, *, work_first: bool) -> None:
-        holder, name = _resolved(target)
+        holder, name = _resolve(target)
         original: Callable[..., Any] = getattr(holder, name)
 
         def die() -> NoReturn:
@@ -82,8 +82,8 @@ class CrashPoints:
         self._patch.setattr(holder, name, crashing_async if inspect.iscoroutinefunction(original) else crashing)
 
 
-def _resolved(target: str) -> tuple[Any, str]:
-    """Whatever holds the function, a module or a class in one, and the function's name there."""
+def _resolve(target: str) -> tuple[Any, str]:
+    """The module or class that holds the function, and the function's name there."""
     place, _, name = target.rpartition(".")
     try:
         holder = pkgutil.resolve_name(place)

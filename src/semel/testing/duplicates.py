@@ -20,7 +20,7 @@ class Duplicates:
         self.count = 0
         found = [import_module(name) for name in CLIENTS if find_spec(name)]
         if not found:
-            raise ImportError("httpx is not installed, so there is no client whose requests could be sent twice")
+            raise ImportError("httpx is not installed, so no client's requests can be sent twice")
         for module in found:
             patch.setattr(module.Client, "send", self._twice(module.Client.send))
             patch.setattr(module.AsyncClient, "send", self._atwice(module.AsyncClient.send))

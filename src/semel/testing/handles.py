@@ -1,4 +1,4 @@
-"""What every test is given: a handle on the store, the clock that it goes by, and a key that nobody else uses."""
+"""What every test is given: a handle on the store, the clock that it goes by, and a key that no other test uses."""
 
 from __future__ import annotations
 

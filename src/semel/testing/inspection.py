@@ -28,7 +28,7 @@ class FilterWord(str, Enum):  # noqa: UP042
 class Inspection(Handles):
     @pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
     def test_every_record_is_shown_once_whatever_the_page(self, store: Store, key: Key, limit: int) -> None:
-        inspect = inspecting(store)
+        inspect = require_inspectable(store)
         names = [f"{number}" for number in range(7)] + ["é", "É", "z%", "{z}", "\U0010ffff"]
         scopes = ("", "a", "a\nb", "B")
         for number, name in enumerate(names):
@@ -39,13 +39,13 @@ class Inspection(Handles):
         assert {record.key for record in found} == expected
 
     def test_what_is_shown_is_the_record(self, store: Store, key: Key) -> None:
-        inspect = inspecting(store)
+        inspect = require_inspectable(store)
         assert complete(store, granted(claim(store, key, "a")), REFUSAL)
         assert inspect.scan(Filter(tenant=key.tenant)).records == (store.get(key),)
 
     @pytest.mark.parametrize("state", STATES)
     def test_records_by_state(self, store: Store, clock: ManualClock, key: Key, state: StateFilter) -> None:
-        inspect = inspecting(store)
+        inspect = require_inspectable(store)
         self.one_in_each_state(store, clock, key)
         assert names(inspect, Filter(state, key.tenant)) == [state]
         clock.advance(LEASE_MS - 1)
@@ -55,7 +55,7 @@ class Inspection(Handles):
         assert names(inspect, Filter(state, key.tenant)) == {"unknown": both, "in_progress": []}.get(state, [state])
 
     def test_records_by_tenant_scope_and_prefix(self, store: Store, key: Key) -> None:
-        inspect = inspecting(store)
+        inspect = require_inspectable(store)
         other = replace(key, tenant=f"{key.tenant}-other")
         for each in (
             key,
@@ -80,14 +80,14 @@ class Inspection(Handles):
             assert names(inspect, Filter(tenant=key.tenant, name_prefix=prefix)) == found, prefix
 
     def test_records_by_text_of_a_subclass(self, store: Store, key: Key) -> None:
-        inspect = inspecting(store)
+        inspect = require_inspectable(store)
         granted(claim(store, Key(key.tenant, "GET /", "part"), "a"))
         assert names(inspect, Filter(tenant=key.tenant, scope=FilterWord.SCOPE, name_prefix=FilterWord.PREFIX)) == [
             "part"
         ]
 
     def test_records_by_age(self, store: Store, clock: ManualClock, key: Key) -> None:
-        inspect = inspecting(store)
+        inspect = require_inspectable(store)
         granted(claim(store, key, "a"))
         clock.advance(9)
         assert names(inspect, Filter(tenant=key.tenant, older_than_ms=10)) == []
@@ -96,7 +96,7 @@ class Inspection(Handles):
 
     def test_records_by_the_time_of_their_creation(self, store: Store, clock: ManualClock, key: Key) -> None:
         """For following what is new. The time is the store's, which a page tells."""
-        inspect = inspecting(store)
+        inspect = require_inspectable(store)
         for name in ("old", "renewed"):
             assert complete(store, granted(claim(store, replace(key, name=name), "a")))
         clock.advance(RETENTION_MS - 1)
@@ -118,7 +118,7 @@ class Inspection(Handles):
         assert names(inspect, Filter(tenant=key.tenant, older_than_ms=1, created_from_ms=now_ms)) == ["new", "renewed"]
 
     def test_a_page_tells_the_time_of_the_store(self, store: Store, clock: ManualClock, key: Key) -> None:
-        inspect = inspecting(store)
+        inspect = require_inspectable(store)
         assert inspect.scan(Filter(tenant=key.tenant)).now_ms == clock.now_ms, "also when there is no record"
         granted(claim(store, key, "a"))
         clock.advance(7)
@@ -127,7 +127,7 @@ class Inspection(Handles):
     def test_records_past_retention_are_neither_shown_nor_counted(
         self, store: Store, clock: ManualClock, key: Key
     ) -> None:
-        inspect = inspecting(store)
+        inspect = require_inspectable(store)
         self.one_in_each_state(store, clock, key)
         clock.advance(RETENTION_MS)
         assert pages(inspect, Filter(tenant=key.tenant), limit=10) == []
@@ -139,7 +139,7 @@ class Inspection(Handles):
     def test_a_live_lease_past_its_retention_is_shown_and_counted(
         self, store: Store, clock: ManualClock, key: Key
     ) -> None:
-        inspect = inspecting(store)
+        inspect = require_inspectable(store)
         store.purge(limit=PURGE_ALL)
         granted(claim(store, key, "a", retention_ms=1))
         clock.advance(LEASE_MS - 1)
@@ -147,7 +147,7 @@ class Inspection(Handles):
         assert inspect.counts().in_progress == 1
 
     def test_counts_by_state(self, store: Store, clock: ManualClock, key: Key) -> None:
-        inspect = inspecting(store)
+        inspect = require_inspectable(store)
         store.purge(limit=PURGE_ALL)
         self.one_in_each_state(store, clock, key)
         granted(claim(store, replace(key, name="another"), "a"))
@@ -162,7 +162,7 @@ class Inspection(Handles):
     @pytest.mark.parametrize("limit", [1, 2, 3, 100])
     def test_one_record_that_cannot_be_read_stops_nobody(self, store: Store, key: Key, limit: int) -> None:
         """It is named and counted, and its key is still refused: it is never treated as absent."""
-        inspect = inspecting(store)
+        inspect = require_inspectable(store)
         store.purge(limit=PURGE_ALL)
         keys = [replace(key, name=f"name-{number}") for number in range(7)]
         for each in keys:
@@ -199,7 +199,7 @@ class Inspection(Handles):
     @pytest.mark.parametrize("cursor", ["", "nonsense", "bm9uc2Vuc2U="])
     def test_a_cursor_of_somebody_else_is_refused(self, store: Store, cursor: str) -> None:
         with pytest.raises(ValueError, match="cursor"):
-            inspecting(store).scan(cursor=cursor)
+            require_inspectable(store).scan(cursor=cursor)
 
     def one_in_each_state(self, store: Store, clock: ManualClock, key: Key) -> None:
         """Named after what they are."""
@@ -213,7 +213,7 @@ class Inspection(Handles):
                 assert complete(store, lease, REFUSAL)
 
 
-def inspecting(store: Store) -> Inspectable:
+def require_inspectable(store: Store) -> Inspectable:
     if not isinstance(store, Inspectable):
         pytest.skip("the store cannot be inspected")
     return store

@@ -82,7 +82,7 @@ class History(RuleBasedStateMachine):
         retention_ms=retention_times,
     )
     def resolve(self, number: int, owner: str, attempt: int, result: Result | None, retention_ms: int) -> None:
-        """Whoever resolves may have looked at what is there, or at what was."""
+        """The operator may have looked at the record as it is, or as it was."""
         if isinstance(self.store, Resolvable):
             never = Record(self.keys[number], "1", State.IN_PROGRESS, owner, attempt, 0, 0, 0)
             seen = replace(self.last_seen.get(number, never), owner=owner, attempt=attempt)
@@ -147,7 +147,7 @@ class History(RuleBasedStateMachine):
             assert counts == expected
 
     def lease(self, number: int, owner: str) -> Lease:
-        """Whoever calls may hold the key, may have held it, or may never have: the owner is what counts."""
+        """The caller may hold the key, may have held it, or may never have: only the owner counts."""
         return Lease(self.keys[number], owner, 1, 0)
 
 

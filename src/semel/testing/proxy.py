@@ -139,7 +139,7 @@ class FaultProxy:
         return self._loop.run(self._end_all())
 
     def hold(self) -> None:
-        """Nothing passes any more, in either direction, and nobody is told."""
+        """Let nothing pass any more, in either direction, without closing a connection."""
         self._loop.run(self._change(self._passing.clear))
 
     def let_go(self) -> None:
@@ -218,7 +218,7 @@ class Relay:
             self._reset()
 
     def _reset(self) -> None:
-        """Reset both sides. Nobody is sent the polite end of a connection."""
+        """Reset both sides, without the orderly end of a connection."""
         for writer in self._writers:
             with suppress(OSError):
                 writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

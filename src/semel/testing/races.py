@@ -46,7 +46,7 @@ def prepare(store: Store, clock: ManualClock, situation: str, keys: Sequence[Key
 
 
 def the_winner(replies: Sequence[Claimed], attempt: int) -> Lease:
-    """Exactly one claim was granted, and everybody else was shown the one who got it."""
+    """Exactly one claim was granted, and all other callers were shown its owner."""
     leases = [reply.lease for reply in replies if isinstance(reply, Acquired)]
     assert len(leases) == 1, f"{len(leases)} of {len(replies)} callers won: {leases}"
     assert leases[0].attempt == attempt

@@ -62,7 +62,7 @@ class Removal(Handles):
         assert held(store, key).in_progress()
 
     def test_a_result_that_came_after_the_look_is_not_removed(self, store: Store, clock: ManualClock, key: Key) -> None:
-        """Who decides to forget an unknown outcome has not decided to forget the answer that came meanwhile."""
+        """An operator that forgets an unknown outcome has not decided to forget the answer that came meanwhile."""
         lease = granted(claim(store, key, "a"))
         clock.advance(LEASE_MS)
         seen = held(store, key)
@@ -79,7 +79,7 @@ class Removal(Handles):
         assert store.get(key) == before
 
     def test_what_came_after_the_key_was_freed_is_not_removed(self, store: Store, clock: ManualClock, key: Key) -> None:
-        """Resolved records belong to nobody and count from 1 again: only their times tell them apart."""
+        """Resolved records have no owner and count from 1 again: only their times tell them apart."""
         seen = self.resolved(store, clock, key, ANSWER)
         assert remove(store, seen)
         clock.advance(1)
@@ -124,7 +124,7 @@ class Removal(Handles):
         assert granted(claim(store, key, "b")).attempt == 1
 
     def test_what_is_not_finished_is_not_expired(self, store: Store, clock: ManualClock, key: Key) -> None:
-        """An unknown outcome is resolved by whoever knows it, not by forgetting."""
+        """An unknown outcome is resolved by an operator that knows it, not by forgetting."""
         granted(claim(store, key, "a"))
         before = held(store, key)
         for _ in range(2):

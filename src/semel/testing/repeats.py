@@ -29,7 +29,7 @@ class At:
 
 
 class Count:
-    """The effects are to be counted. The reply is their number, or None where nobody counts."""
+    """The effects are to be counted. The reply is their number, or None without `effects`."""
 
 
 Asked = At | Count
@@ -79,7 +79,7 @@ def checks(request: RepeatedRequest, parallel: int) -> Checks[None]:
     if parallel > 1:
         yield from _at_once(request, parallel, grown)
     if request.other_identity is not None:
-        yield from _somebody_else(request, key, first)
+        yield from _another_caller(request, key, first)
 
 
 def _repeats(request: RepeatedRequest, key: str, first: Answer) -> Checks[None]:
@@ -160,21 +160,21 @@ def _at_once(request: RepeatedRequest, parallel: int, grown: int | None) -> Chec
         )
 
 
-def _somebody_else(request: RepeatedRequest, key: str, first: Answer) -> Checks[None]:
+def _another_caller(request: RepeatedRequest, key: str, first: Answer) -> Checks[None]:
     before = yield Count()
     [other] = yield At((request.call(key, headers=request.other_identity),))
     after = yield Count()
-    shown = _shown(first=first, **{"somebody else": other})
+    shown = _shown(first=first, **{"another caller": other})
     served = other.status < 400
     if other.header("idempotent-replayed") == "true" or (served and after == before and _same(other, first)):
         raise AssertionError(
-            f"{request}: somebody else got the first caller's answer by using the same {request.header}.\n{shown}\n"
+            f"{request}: another caller got the first caller's answer by using the same {request.header}.\n{shown}\n"
             "Keys belong to their callers: tell them apart by account (identify=), and put the middleware behind "
             "authentication." + ("" if before is not None else " If both may be answered alike, pass effects=.")
         )
     if other.status in ABOUT_THE_KEY:
         raise AssertionError(
-            f"{request}: somebody else was refused because of the first caller's {request.header}.\n{shown}\n"
+            f"{request}: another caller was refused because of the first caller's {request.header}.\n{shown}\n"
             "One caller can block, or find out, the keys of another. Keep them apart by account (identify=)."
         )
 

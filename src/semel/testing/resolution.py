@@ -99,7 +99,7 @@ class Resolution(Handles):
     def test_what_was_looked_at_before_the_key_was_freed_is_not_resolved(
         self, store: Store, clock: ManualClock, key: Key, result: Result | None
     ) -> None:
-        """Attempt numbers start again when a key is freed: an operator who looked before must not hit the one after."""
+        """Attempt numbers start again when a key is freed: an operator's old look must not resolve the new attempt."""
         lease = granted(claim(store, key, "a"))
         clock.advance(LEASE_MS)
         seen = held(store, key)

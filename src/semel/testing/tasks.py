@@ -55,7 +55,7 @@ class TaskCalls(Handles):
         run(test)
 
     def test_each_of_many_tasks_gets_its_own_reply(self, run: Run, key: Key) -> None:
-        """Whatever shares a round trip, with another key or with the same one, is answered for itself."""
+        """Calls that share a round trip, with the same key or with another one, are answered one by one."""
 
         async def test(store: AsyncStore) -> None:
             keys = [replace(key, name=f"{number % 10}") for number in range(MANY)]
@@ -78,7 +78,7 @@ class TaskCalls(Handles):
         run(test)
 
     def test_many_tasks_find_nothing_past_retention(self, run: Run, clock: ManualClock, key: Key) -> None:
-        """Whatever shares a round trip, with what is still owed or with what is not: each is what it would be alone."""
+        """Calls that share a round trip, on live records or on expired ones: each reply is what it would be alone."""
 
         async def test(store: AsyncStore) -> None:
             old, new = ([replace(key, name=f"{age}-{number}") for number in range(MANY)] for age in ("old", "new"))

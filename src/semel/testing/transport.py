@@ -2,7 +2,7 @@
 
     client = httpx.Client(transport=DuplicatingTransport(httpx.HTTPTransport()))
 
-Put one under the clients of your tests, and whatever is not idempotent shows itself.
+Put one under the clients of your tests, and an endpoint that is not idempotent shows itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Watchable: those who wait for a key are woken when its owner no longer holds it, whoever changed it."""
+"""Watchable: waiters for a key are woken when its owner no longer holds it, in whichever way it was changed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def end(store: Store, lease: Lease, how: str) -> bool:
 def end_elsewhere(store: Store, barrier: Barrier, lease: Lease, how: str) -> bool:
     assert store.get(lease.key) is not None
     barrier.wait(PATIENCE_S)
-    time.sleep(SETTLE_S)  # the one who waits has to fall asleep first
+    time.sleep(SETTLE_S)  # the waiter has to fall asleep first
     return end(store, lease, how)
 
 
@@ -70,7 +70,7 @@ class Watches(Handles):
 
     def woken(self, store: Store, lease: Lease, change: Callable[[], Any], *, wait_ms: int = WAIT_MS) -> None:
         """Several wait, one change wakes them all, well before their time is up."""
-        watch = watching(store)
+        watch = require_watchable(store)
         with ThreadPoolExecutor(3) as threads:
             started = time.monotonic()
             waits: list[Future[bool]] = [
@@ -83,7 +83,7 @@ class Watches(Handles):
 
     def test_nothing_wakes_those_who_wait_for_nothing(self, store: Store, key: Key) -> None:
         """Waking early is allowed, so it may happen once; sleeping for ever is not."""
-        watch = watching(store)
+        watch = require_watchable(store)
         granted(claim(store, key, "a"))
         started = time.monotonic()
         waits = [watch.wait(key, owner="a", timeout_ms=30) for _ in range(3)]
@@ -91,7 +91,7 @@ class Watches(Handles):
         assert time.monotonic() - started < 5
 
     def test_another_key_wakes_nobody(self, store: Store, key: Key) -> None:
-        watch = watching(store)
+        watch = require_watchable(store)
         granted(claim(store, key, "a"))
         lease = granted(claim(store, Key(key.tenant, key.scope, "another"), "a"))
         timer = threading.Timer(0.01, lambda: complete(store, lease))
@@ -101,7 +101,7 @@ class Watches(Handles):
 
     @pytest.mark.parametrize("how", ["complete", "release"])
     def test_a_change_before_the_wait_is_not_missed(self, store: Store, key: Key, how: str) -> None:
-        watch = watching(store)
+        watch = require_watchable(store)
         lease = granted(claim(store, key, "a"))
         assert end(store, lease, how)
         started = time.monotonic()
@@ -109,8 +109,8 @@ class Watches(Handles):
         assert time.monotonic() - started < WAIT_MS / 1000 * 0.8
 
     def test_a_key_that_another_one_holds_is_not_waited_for(self, store: Store, clock: ManualClock, key: Key) -> None:
-        """The one who was waited for was superseded: that is a change, too."""
-        watch = watching(store)
+        """The owner was superseded: that is a change, too."""
+        watch = require_watchable(store)
         granted(claim(store, key, "a"))
         clock.advance(LEASE_MS)
         granted(claim(store, key, "b", takeover=True))
@@ -125,7 +125,7 @@ class Watches(Handles):
         return lease
 
 
-def watching(store: Store) -> Watchable:
+def require_watchable(store: Store) -> Watchable:
     if not isinstance(store, Watchable):
         pytest.skip("the store cannot be watched")
     return store
