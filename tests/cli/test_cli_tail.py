@@ -92,7 +92,7 @@ def test_more_new_keys_than_a_look_reads(url: str, many: Store, monkeypatch: pyt
     assert sorted(events(printed)) == sorted(("succeeded", f"new-{number}") for number in range(60)), (
         "some of them late"
     )
-    assert "keys were new in one look" in printed
+    assert "keys were new at once" in printed
     assert "--limit" in printed
 
 
@@ -110,7 +110,7 @@ def test_a_slow_store_has_a_rest(file_url: str, file_store: Store, monkeypatch: 
     monkeypatch.setattr(tail, "sleep", sleep)
     done = run("tail", "--every", "2s", store=file_url)
     assert slept == [7.0, 2.0]
-    assert done.stderr.count("A look takes 7.0s here") == 1
+    assert done.stderr.count("Reading the records takes 7.0s") == 1
 
 
 def test_stats_rank_only_what_was_counted_as_a_whole(url: str, store: Store) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gateway.gatewaying import PATIENCE_S, Asked, GatewayServer, Upstream, created, request
-from semel.gateway.admin import Summed
+from semel.gateway.admin import WorkerMetrics
 from waiting import until
 
 BRIEF = '[policy]\nlease = "400ms"\n'
@@ -168,7 +168,7 @@ def test_an_empty_file_keeps_nobody_from_the_counters(tmp_path: Path) -> None:
     """A worker makes its file and begins to fill it a moment later, unless it dies."""
     for number, content in enumerate((b"", bytes([8, 0, 0, 0, 0, 0, 0, 0]))):  # the other is as long as its own head
         (tmp_path / f"counter_{number}.db").write_bytes(content)
-    assert list(Summed(str(tmp_path)).collect()) == []
+    assert list(WorkerMetrics(str(tmp_path)).collect()) == []
 
 
 def test_not_ready_without_a_store(upstream: Upstream) -> None:

@@ -1,4 +1,4 @@
-"""The answer that an operator gives for an unknown outcome, in the form that the key's own code stores."""
+"""An operator's answer for an unknown outcome, in the format of the code that uses the key."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def encode_value(text: bytes) -> Result:
 
 
 def find_misfit(record: Record, result: Result) -> str:
-    """Why this result cannot be one of the record's code, which then could not read it; empty if it can.
+    """Why the code that uses the key could not read this result; empty if it can.
 
     A key that is neither a function's nor a request's belongs to code that uses the store by itself.
     """

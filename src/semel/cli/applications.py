@@ -31,7 +31,7 @@ def store_of(app: object) -> Any | None:
 
 
 def _parts(found: object) -> Iterable[object]:
-    """What an object holds. A function holds its module, and that everything else: only what it closes over counts."""
+    """What an object holds. Of a function only its closure counts: its module would lead to everything else."""
     if isinstance(found, ModuleType | type | str | bytes | int | float):
         return ()
     if isinstance(found, FunctionType):

@@ -34,7 +34,7 @@ class RecordChange:
 
 
 class Changes:
-    """Compares each look with the one before it. A look reads at most `limit` records and says what that leaves out."""
+    """Compares each reading with the one before. Each reads at most `limit` records and says what that leaves out."""
 
     def __init__(self, opened: OpenedStore, chosen: Filter, limit: int) -> None:
         self._opened = opened
@@ -46,7 +46,7 @@ class Changes:
         self._told: set[str] = set()
 
     def begin(self) -> list[RecordChange]:
-        """The first look: what is there already."""
+        """Read the store for the first time: what is there already."""
         scan = self._scan()
         found = self._read(scan, scan.records(self._chosen))
         changes = [RecordChange(seen[0], record, scan.now_ms) for seen, record in islice(found.values(), self._limit)]
@@ -62,8 +62,8 @@ class Changes:
         scan.warn_unreadable()
         return changes
 
-    def look_again(self) -> list[RecordChange]:
-        """What is new, in another state, or gone since the last look."""
+    def read_again(self) -> list[RecordChange]:
+        """What is new, in another state, or gone since the last time."""
         scan = self._scan()
         if not self._is_large:
             after = self._read(scan, scan.records(self._chosen))
@@ -86,14 +86,14 @@ class Changes:
         return len(found) > self._limit
 
     def _read(self, scan: RecordScan, records: Iterator[Record]) -> Sight:
-        """One more than the limit, if there is more."""
+        """What the records are compared by, for one record more than the limit if there are more."""
         return {
             record.key: (_signature(record, scan.now_ms), record_with(record, result=None))
             for record in islice(records, self._limit + 1)
         }
 
     def _read_new(self, scan: RecordScan) -> Sight:
-        """What was created since the last look, and a while before it. The limit is for what was not there then."""
+        """Records created since the last time, and a while before it. Only new ones count towards the limit."""
         found: Sight = {}
         new = 0
         since_ms = max(self._began_ms, self._since_ms, 1)
@@ -104,9 +104,7 @@ class Changes:
                     continue
             found[record.key] = _signature(record, scan.now_ms), record_with(record, result=None)
         if new > self._limit:
-            self._tell(
-                f"More than {self._limit} keys were new in one look: some are shown late, or not; raise --limit."
-            )
+            self._tell(f"More than {self._limit} keys were new at once: some are shown late, or never; raise --limit.")
         return found
 
     def _get(self, keys: set[Key]) -> Iterator[Record]:
@@ -114,7 +112,7 @@ class Changes:
             try:
                 record = self._opened.store.get(key)
             except RecordUnreadable:
-                record = self._before[key][1]  # it is there, and nothing more can be said
+                record = self._before[key][1]  # it is there, and that is all that is known
             if record is not None:
                 yield record
 
@@ -139,7 +137,7 @@ class Changes:
         )
 
     def _tell(self, text: str) -> None:
-        """Once, where it does not mix with the changes."""
+        """Print a note to stderr, once."""
         if text not in self._told:
             self._told.add(text)
             click.echo(text, err=True)

@@ -38,9 +38,8 @@ def doctor(ctx: click.Context, store: OpenedStore, json: bool) -> None:
       semel doctor --store redis://localhost --json
     """
     findings = list(examine(store))
-    if any(
-        finding.title == "schema" and finding.level == "ok" for finding in findings
-    ):  # reading would create the schema otherwise
+    # Reading records would create a schema that is not there.
+    if any(finding.title == "schema" and finding.level == "ok" for finding in findings):
         findings += [*find_unreadable(store), *find_unknown_outcomes(store)]
     sound = all(finding.level != "problem" for finding in findings)
     if json:
@@ -72,7 +71,7 @@ def find_unreadable(opened: OpenedStore) -> Sequence[Finding]:
     """Which of the first records cannot be read. `semel stats` counts all of them."""
     try:
         page = opened.store.scan(limit=LOOKED_AT) if isinstance(opened.store, Inspectable) else None
-    except StoreError:  # has been told
+    except StoreError:  # among the findings already
         return []
     if page is None or not page.unreadable:
         return []
@@ -96,7 +95,7 @@ def find_unknown_outcomes(opened: OpenedStore) -> Sequence[Finding]:
     scan = RecordScan(opened.store)
     try:
         unknown = read_unknown(scan)
-    except StoreError:  # has been told
+    except StoreError:  # among the findings already
         return []
     if not unknown:
         return []

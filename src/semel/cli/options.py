@@ -23,9 +23,9 @@ from semel.stores.url import StoreUrl
 
 F = TypeVar("F", bound=Callable[..., Any])
 COUNT_MAX = 1_000_000_000
-"""The most that any option may count to: more than any store holds, and a number that every store can take."""
+"""The greatest number that an option may have: more than any store holds, and small enough for every store."""
 EXIT_STORE = 3
-"""How a command ends when the store cannot be reached or used; 1 is for what it found there."""
+"""The exit status when the store cannot be reached or used; 1 means that the command found something."""
 Form = Literal["table", "json", "lines"]
 UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
@@ -44,7 +44,7 @@ class OpenedStore:
         return self.store
 
     def now_ms(self) -> int:
-        """The time by the store's clock; by this machine's where the store does not tell."""
+        """The store's time; this machine's if the store does not tell its own."""
         now_ms = self.store.scan(limit=1).now_ms if isinstance(self.store, Inspectable) else None
         return wall_ms() if now_ms is None else now_ms
 
@@ -147,7 +147,7 @@ def limit_option(default: int, text: str) -> Callable[[F], F]:
 
 
 def filter_options(command: F) -> F:
-    """Which records. The command gets `chosen`, a `Filter`."""
+    """Options that choose records; `filter_of` makes a `Filter` of them."""
     given: tuple[Callable[[F], F], ...] = (
         option("--state", type=click.Choice(get_args(StateFilter)), help="Only records in this state."),
         option("--tenant", help="Only records of this tenant."),

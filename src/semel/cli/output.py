@@ -24,7 +24,7 @@ COLUMNS = ("key", "state", "attempt", "age", "expires in", "tenant", "scope")
 
 
 def digest(name: str) -> str:
-    """What stands for a key's name in lists; logs show the same."""
+    """The digest that lists and logs show in place of a key's name."""
     return Key("", "", name).name_digest
 
 
@@ -59,7 +59,7 @@ def moment(ms: int | None) -> str | None:
 
 
 def summary(record: Record, now_ms: int, *, names: bool) -> dict[str, Any]:
-    """A record as JSON, without its answer. `owner` and `attempt` say which attempt was looked at."""
+    """A record as JSON, without its answer. `owner` and `attempt` say which attempt it is."""
     key = record.key
     return {
         "digest": digest(key.name),

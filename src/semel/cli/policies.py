@@ -1,6 +1,6 @@
-"""Where a live policy comes from: a running service, an application, or a file of rules. All give the same document.
+"""Reads a live policy from a running service, an application, or a rules file. All give the same document.
 
-A service and an application are asked for `/.well-known/idempotency`, so what is shown is what callers get.
+A service and an application are asked for `/.well-known/idempotency`, so commands show what callers get.
 """
 
 from __future__ import annotations

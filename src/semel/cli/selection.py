@@ -25,7 +25,7 @@ DIGEST_HELP = "KEY is a digest that lists and logs show, or its beginning, and n
 
 
 def key_arguments(command: F) -> F:
-    """The key that is named, and what tells it from others of the same name."""
+    """The key, and the options that tell it from other keys with its name."""
     given: tuple[Callable[[F], F], ...] = (
         click.argument("key"),
         option("--tenant", help="The tenant of the key, if several have one of that name."),
@@ -38,9 +38,9 @@ def key_arguments(command: F) -> F:
 
 
 def find_record(opened: OpenedStore, key: str, tenant: str | None, scope: str | None, by_digest: bool) -> Record:
-    """The record that is meant: by its name, by its digest, or by the beginning of its digest if no other has it.
+    """The one record with this name, this digest, or a digest that begins with this text.
 
-    Its place is asked for directly when the key is named in full, and searched otherwise.
+    If tenant, scope and name are given, the store is asked for that key; otherwise its records are searched.
     """
     if by_digest and not DIGEST.fullmatch(key):
         raise click.UsageError(

@@ -17,7 +17,7 @@ from semel.store import Counts, Filter
 
 @dataclass
 class Shares:
-    """How many of the records that were looked at each tenant and scope has.
+    """How many of the records that were read each tenant and scope has.
 
     This is a ranking only if all records were read: most stores return records one tenant after the other, so the first
     ones say nothing about the rest.

@@ -68,7 +68,7 @@ def tail(
       semel tail --json --names | jq .
     """
     if every < EVERY_MIN:
-        raise click.BadParameter("looking more often than every 10ms would do nothing else", param_hint="--every")
+        raise click.BadParameter("the store cannot be read more often than every 10ms", param_hint="--every")
     changes = Changes(store, Filter(None, tenant, scope, prefix), limit)
     try:
         for change in islice(_follow(changes, every, from_start), events):
@@ -87,10 +87,13 @@ def _follow(changes: Changes, every: timedelta, from_start: bool) -> Iterator[Re
         took_s = monotonic() - began_s
         if took_s > max(every_s, SLOW_S) and not is_told:
             is_told = True
-            click.echo(f"A look takes {took_s:.1f}s here, and the store has a rest of as long after each.", err=True)
+            click.echo(
+                f"Reading the records takes {took_s:.1f}s, so there is a pause of the same length after each time.",
+                err=True,
+            )
         sleep(max(every_s, took_s))
         began_s = monotonic()
-        yield from changes.look_again()
+        yield from changes.read_again()
 
 
 def _line(change: RecordChange, names: bool) -> str:

@@ -1,7 +1,7 @@
 """What belongs beside a transaction: natural keys, optimistic locking and event sequences, on any connection.
 
-Every function takes a connection or session that `semel.transaction.within` takes, or one to MariaDB, and its names
-begin with an `a` for tasks. Nothing here begins or ends a transaction.
+Every function takes a connection or session that `semel.transaction.within` takes, or one to MariaDB. For tasks there
+is the same function with an `a` in front of its name. Nothing here begins or ends a transaction.
 """
 
 from semel.database.calls import aappend, ainsert_or_get, append, aupdate, aupdate_if, insert_or_get, update, update_if

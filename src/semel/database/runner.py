@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from semel.connections import Dialect, row_driver_for
 from semel.connections.placeholders import for_sqlite
 from semel.core.effects import Effect, Plan
-from semel.database.tables import Insert, Made, Query, RowChange
+from semel.database.tables import Insert, Query, RowChange, SqlalchemyStatement
 from semel.runtime.drive import adrive, drive
 from semel.stores.sql.errors import duplicates_told
 from semel.stores.sql.statements import Statement
@@ -53,19 +53,19 @@ def _perform(driver: Any, effect: Effect[Any]) -> Any:
     match effect:
         case Insert(of):
             return _perform(driver, of)
-        case Made() | RowChange(Made()) if not hasattr(driver, "execute"):
+        case SqlalchemyStatement() | RowChange(SqlalchemyStatement()) if not hasattr(driver, "execute"):
             raise TypeError(
                 "a Table of SQLAlchemy's needs a connection or session of SQLAlchemy's, not one of its driver's: give "
                 "the table's name instead"
             )
-        case Made(statement):
+        case SqlalchemyStatement(statement):
             return driver.execute(statement)
         case Query(sql, params):
             statement = Statement(sql, params)
             return driver.named(for_sqlite(statement) if driver.dialect is Dialect.SQLITE else statement)
         case RowChange(Query(sql, params)):
             return driver.changed(Statement(sql, params))
-        case RowChange(Made(statement)):
+        case RowChange(SqlalchemyStatement(statement)):
             return driver.changed(statement)
         case _:
             raise TypeError(f"no connection performs {effect!r}")

@@ -29,13 +29,13 @@ class Query(Effect[NamedRows], frozen=True):
     params: Sequence[object] = ()
 
 
-class Made(Effect[NamedRows], frozen=True):
-    """A statement that SQLAlchemy has made."""
+class SqlalchemyStatement(Effect[NamedRows], frozen=True):
+    """A statement built with SQLAlchemy."""
 
     statement: Any
 
 
-Asked = Query | Made
+Asked = Query | SqlalchemyStatement
 
 
 class Insert(Effect[NamedRows], frozen=True):
@@ -152,34 +152,36 @@ class SqlalchemyTable:
             case Dialect.POSTGRES:
                 made = postgresql.insert(self._table).values(**values)
                 made = made.on_conflict_do_nothing(index_elements=list(unique))
-        return Insert(Made(made.returning(*self._table.columns)))
+        return Insert(SqlalchemyStatement(made.returning(*self._table.columns)))
 
-    def find(self, where: Values, lock: Lock = Lock.NONE) -> Made:
+    def find(self, where: Values, lock: Lock = Lock.NONE) -> SqlalchemyStatement:
         made = self._table.select().where(*self._equal(where))
         if self.dialect is Dialect.MARIADB and lock is not Lock.NONE:
             made = made.with_for_update(read=lock is Lock.SHARED)
-        return Made(made)
+        return SqlalchemyStatement(made)
 
-    def update(self, where: Values, values: Values, counter: str) -> Made:
+    def update(self, where: Values, values: Values, counter: str) -> SqlalchemyStatement:
         column = self._table.columns[counter]
         made = self._table.update().where(*self._equal(where)).values({**values, counter: column + 1})
         return self._returning(made)
 
-    def delete(self, where: Values) -> Made:
+    def delete(self, where: Values) -> SqlalchemyStatement:
         return self._returning(self._table.delete().where(*self._equal(where)))
 
-    def unique_keys(self) -> Made:
+    def unique_keys(self) -> SqlalchemyStatement:
         import sqlalchemy
         from sqlalchemy.dialects import mysql
 
         quoted = mysql.dialect().identifier_preparer.format_table(self._table)
-        return Made(sqlalchemy.text(f"SHOW INDEX FROM {quoted.replace(':', chr(92) + ':')} WHERE Non_unique = 0"))
+        return SqlalchemyStatement(
+            sqlalchemy.text(f"SHOW INDEX FROM {quoted.replace(':', chr(92) + ':')} WHERE Non_unique = 0")
+        )
 
     def column(self, name: str) -> str:
         return str(self._table.columns[name].name)
 
-    def _returning(self, made: Any) -> Made:
-        return Made(made if self.dialect is Dialect.MARIADB else made.returning(*self._table.columns))
+    def _returning(self, made: Any) -> SqlalchemyStatement:
+        return SqlalchemyStatement(made if self.dialect is Dialect.MARIADB else made.returning(*self._table.columns))
 
     def _equal(self, where: Values) -> list[Any]:
         return [self._table.columns[name] == value for name, value in where.items()]

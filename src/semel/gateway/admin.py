@@ -1,4 +1,4 @@
-"""The admin port: is it alive, is it ready, and what has it counted. For operators, never for callers."""
+"""The admin port: health, readiness and metrics. For operators, never for callers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROBE_S = 2.0
 
 
 async def find_trouble(store: AsyncStore) -> str | None:
-    """Why the store cannot be used, if it cannot, within a bound."""
+    """Why the store cannot be used; None if it can. A store that does not reply within `PROBE_S` cannot."""
     try:
         async with asyncio.timeout(PROBE_S):
             trouble = await async_trouble_with(store)
@@ -33,7 +33,7 @@ async def find_trouble(store: AsyncStore) -> str | None:
 
 
 class Admin:
-    """Answers on the admin port while it is entered, if there is one."""
+    """Serves the admin port, if there is one, as an async context manager."""
 
     def __init__(self, supervisor: Supervisor, store: AsyncStore, metrics: str) -> None:
         self._supervisor = supervisor
@@ -56,7 +56,7 @@ class Admin:
             app.router.add_get("/-/metrics", self.metrics)
             self._runner = web.AppRunner(app, access_log=None)
             await self._runner.setup()
-            await web.SockSite(self._runner, found.dup()).start()  # it closes what it is given
+            await web.SockSite(self._runner, found.dup()).start()  # the site closes its socket
         return self
 
     async def __aexit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
@@ -68,7 +68,7 @@ class Admin:
             self._runner = None
 
     def forget(self, worker: int | None) -> None:
-        """A worker is dead: what it counted stays, what it had running does not."""
+        """A worker is dead: keep its counters, and drop its gauges."""
         if self._runner is not None:
             from prometheus_client.multiprocess import mark_process_dead
 
@@ -91,17 +91,17 @@ class Admin:
         from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
         registry = CollectorRegistry()
-        registry.register(Summed(self._metrics))
+        registry.register(WorkerMetrics(self._metrics))
         if self._records is not None:
             registry.register(self._records)
         body = await asyncio.to_thread(generate_latest, registry)  # it may wait a moment for the store
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
-class Summed:
-    """What is in the files of all workers.
+class WorkerMetrics:
+    """The sums of the metrics in the files of all workers.
 
-    A file begins empty, and stays so if its worker dies in that moment: it holds nothing, and cannot be read.
+    A file is empty at first, and stays empty if its worker dies in that moment. An empty file is skipped.
     """
 
     def __init__(self, folder: str) -> None:

@@ -1,4 +1,4 @@
-"""The gateway as an ASGI application: the middleware around a forwarder, and what is true of every answer."""
+"""The gateway as an ASGI application: the middleware around a forwarder, with a date in every answer."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Gateway:
         self.apply(rules)
 
     def apply(self, rules: Rules) -> None:
-        """A request that has begun keeps the rules it began with."""
+        """Use these rules from now on. A running request keeps the rules that it began with."""
         gate = Gate(rules.policy, rules.rules, publish=self._publish, secret=self._secret, on_event=self._listener)
         self._protected = self._protected.under(gate, identify_by(rules.tenant, gate))
         self._forwarder.key_headers = rules.key_headers
@@ -77,7 +77,7 @@ class Gateway:
             report.end()
 
     def _close_upstream_last(self, send: Send) -> Send:
-        """The upstream's connections are closed last: begun work ends before."""
+        """Close the connections to the upstream last, after running work has ended."""
 
         async def wrapped(message: Message) -> None:
             if message["type"].startswith("lifespan.shutdown."):

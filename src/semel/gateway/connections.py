@@ -52,7 +52,7 @@ def find_room(callers_max: int) -> Room:
     return room
 
 
-class Waiting(Protocol):
+class WaitingConnection(Protocol):
     """A connection on which the gateway waits for the caller."""
 
     def give_way(self) -> None:
@@ -70,21 +70,21 @@ class CallerConnections:
         self.callers_max = callers_max
         self.retiring = False
         """The worker finishes: its next answer on each connection is the last one."""
-        self._heads: dict[Waiting, None] = {}
-        self._bodies: dict[Waiting, float] = {}
+        self._heads: dict[WaitingConnection, None] = {}
+        self._bodies: dict[WaitingConnection, float] = {}
 
-    def await_head(self, connection: Waiting) -> None:
+    def await_head(self, connection: WaitingConnection) -> None:
         """The caller has no request running: its connection is idle, or a head has begun."""
         self._bodies.pop(connection, None)
         self._heads.setdefault(connection)
 
-    def await_body(self, connection: Waiting, now: float) -> None:
+    def await_body(self, connection: WaitingConnection, now: float) -> None:
         """A part of a body has arrived, and the gateway waits for the next."""
         self._heads.pop(connection, None)
         self._bodies.pop(connection, None)
         self._bodies[connection] = now
 
-    def forget(self, connection: Waiting) -> None:
+    def forget(self, connection: WaitingConnection) -> None:
         """The caller waits for the gateway, or the connection is gone."""
         self._heads.pop(connection, None)
         self._bodies.pop(connection, None)

@@ -61,7 +61,7 @@ class TimedProtocol(StrictProtocol):
         self._settings = settings
         self._others = connections
         self._awaited = Part.NOTHING
-        """What the timer is for."""
+        """The part that the timer waits for."""
         self._timer: asyncio.TimerHandle | None = None
         self._body_began = 0.0
         self._body_size = 0
@@ -131,7 +131,7 @@ class TimedProtocol(StrictProtocol):
             super().shutdown()
 
     def stop_waiting(self) -> None:
-        """The gateway does not read: what does not arrive is not the caller's fault."""
+        """The gateway has stopped reading, so the caller is not late."""
         self._others.forget(self)
 
     def wait_again(self, now: float) -> None:
@@ -147,8 +147,9 @@ class TimedProtocol(StrictProtocol):
         return latest is not None and not latest.response_complete
 
     def _part_awaited(self) -> Part:
-        """What the caller owes. It owes no other head while it waits for an answer; line ends before one are part of
-        it.
+        """The part that the caller has to send next.
+
+        It need not send another head while it waits for an answer. Empty lines before a head are part of the head.
         """
         if self._part is Part.BODY:
             return Part.BODY

@@ -27,13 +27,13 @@ NOT_UTF8 = http.Response(400, ((b"content-type", b"text/plain; charset=utf-8"),)
 
 
 class Forwarder:
-    """Streams both ways, each side as fast as the other takes it."""
+    """Streams in both directions, each as fast as the receiver reads."""
 
     def __init__(self, settings: GatewaySettings, connections_max: int = CONNECTIONS_MAX) -> None:
         self.settings = settings
         self.upstream = Upstream(settings, connections_max)
         self.key_headers: frozenset[bytes] = frozenset((KEY,))
-        """Where callers may put their key, by any rule."""
+        """All headers in which some rule lets callers send their key."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -47,7 +47,7 @@ class Forwarder:
             return
         task = asyncio.current_task()
         assert task is not None
-        leaving = Leaving(body, task)
+        watch = CallerWatch(body, task)
         try:
             await self._forward(scope, body, send, None)
         except asyncio.CancelledError:
@@ -55,7 +55,7 @@ class Forwarder:
                 raise
             task.uncancel()
         finally:
-            leaving.stop()
+            watch.stop()
 
     async def _forward(self, scope: Scope, body: Body, send: Send, operation: Operation | None) -> None:
         method: str = scope["method"]
@@ -110,7 +110,7 @@ class Forwarder:
 
 
 class Body:
-    """The body of a request, as it is received. Afterwards the same channel says that the caller left."""
+    """The body of a request, as it arrives. After the body, the same channel reports that the caller left."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -149,8 +149,8 @@ class Body:
         self.left = True
 
 
-class Leaving:
-    """Cancels a task when its caller has left. It looks only after a while: most answers have come by then."""
+class CallerWatch:
+    """Cancels a task when its caller leaves. It starts only after `LOOK_S`: most answers have come by then."""
 
     def __init__(self, body: Body, task: asyncio.Task[object]) -> None:
         self._body = body

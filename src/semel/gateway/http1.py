@@ -2,7 +2,7 @@
 
 Two programs that read the same bytes differently are how a request is smuggled past one of them. The parser refuses
 most of that by itself (both lengths, repeated and odd lengths, bare line feeds, folded lines, control characters). This
-is the rest: what it accepts and another program might read otherwise, and what would have no bound.
+class refuses the rest: what the parser accepts and another program might read otherwise, and what has no bound.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HOSTS_MAX = 256
 
 
 class MessageRefused(Exception):
-    """The request cannot be passed on in one reading; the text says why."""
+    """The request has more than one reading, or is too large; the text says why."""
 
     def __init__(self, why: str, status: int = 400) -> None:
         super().__init__(why)
@@ -34,7 +34,7 @@ class MessageRefused(Exception):
 
 
 class Part(Enum):
-    """What of a request has begun to arrive, and has not ended."""
+    """The part of a request that is arriving."""
 
     NOTHING = "nothing"
     HEAD = "head"
@@ -48,7 +48,7 @@ class StrictProtocol(HttpToolsProtocol):
     _head_size = 0
     _part = Part.HEAD
     _between = 0
-    """How much came since the last part of a body: the sizes of chunks, and what follows the last one."""
+    """Bytes since the last part of a body: the sizes of chunks, and what follows the last one."""
     _refused: MessageRefused | None = None
     _offered = False
     """The request whose head has just ended offers HTTP/2, and is about to be read again without the offer."""
@@ -146,7 +146,7 @@ class StrictProtocol(HttpToolsProtocol):
         size, hosts = len(self.url), []
         for at, (name, value) in enumerate(self.headers):
             size += len(name) + len(value) + 4
-            if (bare := value.strip(b" \t")) is not value:  # not part of it, and the parser leaves those at its end
+            if (bare := value.strip(b" \t")) is not value:  # the parser leaves spaces at the end of a value
                 self.headers[at] = name, bare
             if name == b"host":
                 hosts.append(bare)
@@ -171,7 +171,7 @@ class StrictProtocol(HttpToolsProtocol):
         if self._part is not Part.BODY:
             earlier: RequestResponseCycle | None = self.cycle
             alone = earlier is None or earlier.response_complete
-        else:  # it is the body of the request that is being served
+        else:  # this is the body of the request that is being served
             alone = not self.cycle.response_started and not self.pipeline
             self.cycle.disconnected = True  # a second answer must not follow this one
         if alone:

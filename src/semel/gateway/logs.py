@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from semel.gateway.settings import GatewaySettings
 
 FIELD = "semel_"
-"""What the names of a log record's own fields begin with. A line of text has them in its message already."""
+"""The prefix of a log record's own fields. A line of text has them in its message already."""
 SUMMARY = "semel_more"
 BURST = 5
 WINDOW_S = 5.0
@@ -100,7 +100,7 @@ class Sums(logging.Filter):
         return False
 
     def flush(self) -> None:
-        """Tell all sums now."""
+        """Write all sums now."""
         for kind in list(self._windows):
             self._tell(kind)
 

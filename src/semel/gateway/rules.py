@@ -62,7 +62,7 @@ class RulesFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Rules:
-    """What a rules file says. Without a file it is the default policy for everything."""
+    """The content of a rules file. Without a file, the default policy applies to everything."""
 
     policy: Policy = DEFAULT
     rules: tuple[Rule, ...] = ()
@@ -71,7 +71,7 @@ class Rules:
 
     @property
     def key_headers(self) -> frozenset[bytes]:
-        """Where callers may put their key, by any rule."""
+        """All headers in which some rule lets callers send their key."""
         every = [self.policy, *(rule.policy for rule in self.rules if rule.policy is not None)]
         return frozenset(name for policy in every for name in policy.header_names)
 

@@ -14,7 +14,7 @@ from semel.gateway.settings import DEFAULT_LISTEN, GatewaySettings, SettingsInva
 
 BACKLOG = 2_048
 HANDED_OVER = "SEMEL_HANDED_OVER"
-"""Where a gateway names the sockets that its successor inherits: `listen=5 admin=6 channel=7`."""
+"""The environment variable with the sockets that a successor inherits: `listen=5 admin=6 channel=7`."""
 ACTIVATION = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 FIRST_FD = 3
 """The number of the first file that a service manager hands over."""
@@ -25,7 +25,7 @@ class Sockets:
     listen: socket.socket
     admin: socket.socket | None = None
     channel: socket.socket | None = None
-    """To the gateway that this one succeeds. It closes when this one is to end."""
+    """The channel to the gateway that this one succeeds. That closes it when this one is to end."""
 
     def describe(self, channel: socket.socket) -> dict[str, int]:
         """The files that a successor inherits, by their names."""
@@ -39,7 +39,7 @@ class Sockets:
 
 
 def open_sockets(settings: GatewaySettings) -> Sockets:
-    """What was handed over, else new ones."""
+    """The sockets that were handed over, else new ones."""
     text = os.environ.pop(HANDED_OVER, "")
     if text:
         found = {name: _adopt(int(number)) for name, _, number in (each.partition("=") for each in text.split())}
