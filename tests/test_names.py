@@ -17,34 +17,13 @@ SAME_ON_PURPOSE = {
 }
 
 LEFT = {
-    # The fronts and the runtime: an object that serves one request, and what it ends with.
-    "Answered",
-    "AsyncFront",
-    "Block",
-    "Ended",
-    "Exchange",
-    "Execution",
-    "Front",
-    "Options",
-    "Settings",
-    "Shared",
-    "Stage",
-    "Step",
-    "Unfinished",
-    "Unprotected",
-    "Waiters",
-    # The codecs define both. The fronts (responses) and the functions (values) use them.
-    "NotKept",
-    # The stores: each has a class of that name, and their rooms are rewritten.
+    # Each store has a class of that name.
     "AsyncLink",
     "Connections",
-    "Engine",
-    "Kind",
     "Link",
     "Member",
-    "PostgresEngine",
     "Scripts",
-    "SqliteEngine",
+    "Settings",
     "Unanswered",
     "Watch",
 }

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, Unpack
 
 from semel.asgi import IdempotencyMiddleware, idempotency_exempt, idempotent
-from semel.asgi.middleware import Settings
+from semel.asgi.middleware import MiddlewareSettings
 from semel.asgi.routes import mark_in
 from semel.asgi.types import Scope
 from semel.core.policy import Policy
@@ -38,11 +38,13 @@ class Application(Protocol):
     def add_middleware(self, middleware_class: Any, **options: Any) -> None: ...
 
 
-def protect(app: Application, *, store: AsyncStore | TransactionSource | str, **settings: Unpack[Settings]) -> None:
+def protect(
+    app: Application, *, store: AsyncStore | TransactionSource | str, **settings: Unpack[MiddlewareSettings]
+) -> None:
     """Add the middleware to `app` (same options), and show the key and the problems in its OpenAPI schema, if it has
     one.
     """
-    check_options(settings, Settings, protect)
+    check_options(settings, MiddlewareSettings, protect)
     policy, rules = settings.get("policy", Policy()), tuple(settings.get("rules", ()))
     settings["rules"] = rules
     app.add_middleware(IdempotencyMiddleware, store=store, **settings)

@@ -46,7 +46,7 @@ from semel.wsgi.request import path_of
 __all__ = ["Idempotency", "Rule", "idempotency_exempt", "idempotent"]
 
 
-class Settings(TypedDict, total=False):
+class FlaskSettings(TypedDict, total=False):
     """Those of `semel.wsgi.IdempotencyMiddleware`, where their defaults are, too."""
 
     policy: Policy
@@ -68,9 +68,9 @@ class Idempotency:
         app: Flask | None = None,
         *,
         store: Store | TransactionSource | str | None = None,
-        **settings: Unpack[Settings],
+        **settings: Unpack[FlaskSettings],
     ) -> None:
-        check_options(settings, Settings, Idempotency)
+        check_options(settings, FlaskSettings, Idempotency)
         self._store = store
         self._settings = settings
         if app is not None:
@@ -97,7 +97,7 @@ class FlaskMiddleware(IdempotencyMiddleware):
 
     order = FLASK_ORDER
 
-    def __init__(self, flask: Flask, store: Store | TransactionSource | str, settings: Settings) -> None:
+    def __init__(self, flask: Flask, store: Store | TransactionSource | str, settings: FlaskSettings) -> None:
         super().__init__(flask.wsgi_app, store=store, **settings)
         self._flask = flask
 

@@ -26,7 +26,7 @@ from litestar.types import ASGIApp
 
 from semel.asgi import IdempotencyMiddleware
 from semel.asgi.body import KEPT, KeptBody
-from semel.asgi.middleware import Settings
+from semel.asgi.middleware import MiddlewareSettings
 from semel.asgi.routes import litestar_mark, place_of
 from semel.asgi.types import Receive, Scope, Send
 from semel.core.policy import Policy
@@ -81,8 +81,8 @@ class EarlyBody:
 class IdempotencyPlugin(InitPlugin, ReceiveRoutePlugin):
     """Takes the arguments of `IdempotencyMiddleware`."""
 
-    def __init__(self, *, store: AsyncStore | TransactionSource | str, **settings: Unpack[Settings]) -> None:
-        check_options(settings, Settings, IdempotencyPlugin)
+    def __init__(self, *, store: AsyncStore | TransactionSource | str, **settings: Unpack[MiddlewareSettings]) -> None:
+        check_options(settings, MiddlewareSettings, IdempotencyPlugin)
         self._shared = LitestarMiddleware(_nowhere, store=store, **settings)
         gate = self._shared.gate
         self._policies = every_policy(gate.rules, gate.policy)

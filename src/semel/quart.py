@@ -14,7 +14,7 @@ from quart import Quart, Response, got_request_exception, request
 from werkzeug.exceptions import HTTPException
 
 from semel.asgi import IdempotencyMiddleware, idempotency_exempt, idempotent
-from semel.asgi.middleware import Settings
+from semel.asgi.middleware import MiddlewareSettings
 from semel.asgi.routes import place_of
 from semel.asgi.types import App, Scope
 from semel.core.rules import Rule
@@ -28,9 +28,9 @@ from semel.store import AsyncStore, TransactionSource
 __all__ = ["Rule", "idempotency_exempt", "idempotent", "protect"]
 
 
-def protect(app: Quart, *, store: AsyncStore | TransactionSource | str, **settings: Unpack[Settings]) -> None:
+def protect(app: Quart, *, store: AsyncStore | TransactionSource | str, **settings: Unpack[MiddlewareSettings]) -> None:
     """Put the middleware (same options) in front of `app`."""
-    check_options(settings, Settings, protect)
+    check_options(settings, MiddlewareSettings, protect)
     middleware = QuartMiddleware(app, store, settings)
     app.asgi_app = cast(Any, middleware)  # type: ignore[method-assign]
 
@@ -56,7 +56,7 @@ def protect(app: Quart, *, store: AsyncStore | TransactionSource | str, **settin
 class QuartMiddleware(IdempotencyMiddleware):
     """The middleware that knows the routes."""
 
-    def __init__(self, app: Quart, store: AsyncStore | TransactionSource | str, settings: Settings) -> None:
+    def __init__(self, app: Quart, store: AsyncStore | TransactionSource | str, settings: MiddlewareSettings) -> None:
         super().__init__(cast(App, app.asgi_app), store=store, **settings)
         self._quart = app
 

@@ -9,8 +9,8 @@ import pytest
 from asgi_calls import Front, Wire, Work, on_loop, reply
 
 from semel import NotExecuted, Policy, Record, State
-from semel.asgi.execution import Unfinished
 from semel.asgi.types import Message, Receive, Scope, Send
+from semel.http.answers import Unfinished
 from semel.runtime.operation import current_operation
 
 

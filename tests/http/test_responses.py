@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from semel import RecordUnreadable, Result
 from semel.codecs import responses
-from semel.codecs.responses import NotKept
+from semel.codecs.responses import AnswerNotKept
 from semel.core.http import Response
 
 headers = st.lists(st.tuples(st.binary(max_size=20), st.binary(max_size=20)), max_size=5).map(tuple)
@@ -21,8 +21,8 @@ def test_every_answer_comes_back_as_it_was(
 
 
 def test_a_tombstone_is_no_answer() -> None:
-    assert responses.decode(responses.tombstone(ok=False)) is NotKept.ENDED
-    assert responses.decode(responses.tombstone(NotKept.ANSWERING, ok=True)) is NotKept.ANSWERING
+    assert responses.decode(responses.tombstone(ok=False)) is AnswerNotKept.ENDED
+    assert responses.decode(responses.tombstone(AnswerNotKept.ANSWERING, ok=True)) is AnswerNotKept.ANSWERING
     assert responses.tombstone(ok=False).ok is False
 
 

@@ -9,7 +9,7 @@ from semel.core import http
 from semel.core.http import Response
 
 
-class Answer:
+class CollectedAnswer:
     """Status, headers and body so far. `wait_until_whole` is for a `receive` that withholds the caller's departure."""
 
     __slots__ = ("_chunks", "_is_whole", "_whole", "headers", "size", "status")

@@ -14,7 +14,7 @@ KEPT = "semel.body"
 """Where the scope has the `KeptBody` of its request."""
 
 
-class Stage(Enum):
+class BodyStage(Enum):
     """How far the body is read."""
 
     UNREAD = "by no middleware so far"
@@ -32,22 +32,22 @@ class KeptBody:
         self._receive = receive
         self._size_max = size_max
         self._body = bytearray()
-        self._stage = Stage.UNREAD
+        self._stage = BodyStage.UNREAD
 
     async def receive(self) -> Message:
         """For the middlewares in front of ours, and later for ours."""
         message = await self._receive()
-        if self._stage in (Stage.UNREAD, Stage.BEGUN) and message["type"] == "http.request":
+        if self._stage in (BodyStage.UNREAD, BodyStage.BEGUN) and message["type"] == "http.request":
             self._body += message.get("body", b"")
             # A body that is too large is refused, so its rest is not needed.
             whole = len(self._body) > self._size_max or not message.get("more_body", False)
-            self._stage = Stage.WHOLE if whole else Stage.BEGUN
+            self._stage = BodyStage.WHOLE if whole else BodyStage.BEGUN
         return message
 
     def again(self, receive: Receive) -> Receive:
         """For our middleware: what was read, and then what comes from `receive`. Nothing is kept from here on."""
-        stage, self._stage = self._stage, Stage.OURS
-        if stage is Stage.UNREAD:
+        stage, self._stage = self._stage, BodyStage.OURS
+        if stage is BodyStage.UNREAD:
             return receive
         body: bytes | None = bytes(self._body)
         self._body.clear()
@@ -57,7 +57,7 @@ class KeptBody:
             if body is None:
                 return await receive()
             read, body = body, None
-            return {"type": "http.request", "body": read, "more_body": stage is Stage.BEGUN}
+            return {"type": "http.request", "body": read, "more_body": stage is BodyStage.BEGUN}
 
         return replayed
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from semel.asgi.body import KEPT, unread
-from semel.asgi.execution import Execution
+from semel.asgi.execution import AsgiExecution
 from semel.asgi.transaction import TransactionExecution
 from semel.asgi.types import Message, Receive, Scope, Send, send_response
 from semel.core.fingerprint import RequestParts
@@ -60,7 +60,7 @@ async def serve(
     if isinstance(begun, Answered):
         await send_response(send, begun.response)
     else:
-        await Execution(front, keyed, body, scope, receive, send).outlive_caller(begun)
+        await AsgiExecution(front, keyed, body, scope, receive, send).outlive_caller(begun)
 
 
 async def read_body(size_max: int, headers: Headers, receive: Receive) -> bytes | Refused | None:

@@ -8,17 +8,18 @@ from contextvars import copy_context
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from semel.asgi.answer import Answer
+from semel.asgi.answer import CollectedAnswer
 from semel.asgi.handlers import ask_handler
 from semel.asgi.types import Message, Receive, Scope, Send, send_response
-from semel.codecs.responses import NotKept
+from semel.codecs.responses import AnswerNotKept
 from semel.core import http
 from semel.core.decisions import STORED, Run, Settlement, Superseded
 from semel.core.http import Response
 from semel.core.tables import Ending
 from semel.errors import NotExecuted, OutcomeUnknown
-from semel.http.admission import Keyed, Unprotected
-from semel.http.answers import NO_ANSWER, Ended, known_of, without_directives
+from semel.http.admission import Keyed
+from semel.http.answers import NO_ANSWER, Ended, Unfinished, known_of, without_directives
+from semel.runtime.calls import Unprotected
 from semel.runtime.operation import Operation, Outside, adopt, enter
 from semel.runtime.tasks import report
 
@@ -31,10 +32,6 @@ UNSTORABLE = frozenset(
 """Extensions whose answers could not be stored: for a keyed request the server is said to lack them."""
 DEBUG = "http.response.debug"
 """What an application tells the client of its tests beside its answer (Starlette: the template and its context)."""
-
-
-class Unfinished(RuntimeError):
-    """The application returned before its answer was complete."""
 
 
 class Phase(Enum):
@@ -60,7 +57,7 @@ class Sent(Enum):
     """The application's own messages, as they come: its answer is too large to keep, and is settled."""
 
 
-class Execution:
+class AsgiExecution:
     """Runs the application, settles its lease, answers. The caller may leave at any moment; what has begun goes on.
 
     The application runs in a task of its own. Everything about the request that changes is here.
@@ -99,7 +96,7 @@ class Execution:
         self._send = send
         self._caller_left = False
         self._sent = Sent.NOTHING
-        self._answer = Answer()
+        self._answer = CollectedAnswer()
         self._phase = Phase.RUNNING
         self._pending: Ended | None = None
         """What an answer that is whole will be settled with."""
@@ -288,7 +285,7 @@ class Execution:
     async def _overflow(self, more: bool) -> None:
         """Too large to keep: a tombstone is stored first, then the answer streams on, whole."""
         answers, answer = self._keyed.answers, self._answer
-        known = known_of(answer.headers, answer.size) if more else NotKept.ENDED
+        known = known_of(answer.headers, answer.size) if more else AnswerNotKept.ENDED
         done = answers.too_large(
             Response(answer.status, answer.headers, b""),
             self._keyed.policy,

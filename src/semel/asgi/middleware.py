@@ -37,7 +37,7 @@ NAME, LOWER = itemgetter(0), bytes.lower
 logger = logging.getLogger("semel")
 
 
-class Settings(TypedDict, total=False):
+class MiddlewareSettings(TypedDict, total=False):
     """What `IdempotencyMiddleware` takes besides the store, for helpers that pass it on. The defaults are there."""
 
     policy: Policy

@@ -15,19 +15,20 @@ from contextvars import copy_context
 from enum import Enum
 from typing import TYPE_CHECKING, assert_never
 
-from semel.asgi.execution import DEBUG, UNSTORABLE, Execution, Unfinished
+from semel.asgi.execution import DEBUG, UNSTORABLE, AsgiExecution
 from semel.asgi.handlers import ask_handler
 from semel.asgi.types import Message, Receive, Scope, Send, send_response
-from semel.codecs.responses import NotKept
+from semel.codecs.responses import AnswerNotKept
 from semel.core import http
 from semel.core.decisions import Run, Settlement, Superseded
 from semel.core.http import Response
 from semel.core.records import Lease
 from semel.core.tables import Ending
 from semel.errors import NotExecuted, OutcomeUnknown
-from semel.http.admission import Answered, Keyed, Unprotected
-from semel.http.answers import NO_ANSWER, Ended
+from semel.http.admission import Answered, Keyed
+from semel.http.answers import NO_ANSWER, Ended, Unfinished
 from semel.http.held import HeldBody
+from semel.runtime.calls import Unprotected
 from semel.runtime.operation import Operation, Outside, adopt, enter
 from semel.runtime.tasks import report
 
@@ -122,7 +123,7 @@ class TransactionExecution:
                     await self._respond(response, (response.body,))
                 case Unprotected():
                     body, self._body = self._body or b"", None
-                    unprotected = Execution(self._front, self._keyed, body, self._scope, self._receive, self._send)
+                    unprotected = AsgiExecution(self._front, self._keyed, body, self._scope, self._receive, self._send)
                     await unprotected.outlive_caller(begun)
                 case _:
                     assert_never(begun)
@@ -254,8 +255,8 @@ class TransactionExecution:
         """The whole answer, without a body that is too large to be kept."""
         return Response(self._status, self._headers, b"" if self._too_large() else self._held.whole())
 
-    def _too_large(self) -> NotKept | None:
-        return NotKept.ENDED if self._held.size > self._keyed.policy.result_max else None
+    def _too_large(self) -> AnswerNotKept | None:
+        return AnswerNotKept.ENDED if self._held.size > self._keyed.policy.result_max else None
 
     # How it ends
 

@@ -14,7 +14,7 @@ from semel.cli.order import RecordList
 from semel.cli.scan import RecordScan
 from semel.codecs import responses, values
 from semel.codecs.description import describe_value
-from semel.codecs.responses import NotKept
+from semel.codecs.responses import AnswerNotKept
 from semel.codecs.terminal import json_text, visible
 from semel.core.records import Key, Record, Result
 from semel.errors import RecordUnreadable
@@ -140,8 +140,8 @@ def answer(result: Result | None, body_max: int) -> dict[str, Any] | None:
         response = responses.decode(result)
     except RecordUnreadable:
         return shown | preview(result.payload, body_max)
-    if isinstance(response, NotKept):
-        return shown | {"kept": False, "ended": response is NotKept.ENDED}
+    if isinstance(response, AnswerNotKept):
+        return shown | {"kept": False, "ended": response is AnswerNotKept.ENDED}
     headers = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in response.headers]
     reason = {} if response.reason is None else {"reason": response.reason.decode("latin-1")}
     return shown | {"status": response.status, **reason, "headers": headers} | preview(response.body, body_max)

@@ -19,7 +19,7 @@ TOMBSTONE = "http-not-kept.1"
 """The effect stays protected; its answer was too large to keep."""
 
 
-class NotKept(Enum):
+class AnswerNotKept(Enum):
     """What a tombstone, which stands for an answer that was not kept, knows about the work."""
 
     ENDED = b""
@@ -41,14 +41,14 @@ def encode(response: Response, *, ok: bool) -> Result:
     return Result(FORMAT, _encoder.encode((response.status, response.headers, response.body)), ok=ok)
 
 
-def tombstone(known: NotKept = NotKept.ENDED, *, ok: bool) -> Result:
+def tombstone(known: AnswerNotKept = AnswerNotKept.ENDED, *, ok: bool) -> Result:
     return Result(TOMBSTONE, known.value, ok=ok)
 
 
-def decode(result: Result, *marks: tuple[bytes, bytes]) -> Response | NotKept:
+def decode(result: Result, *marks: tuple[bytes, bytes]) -> Response | AnswerNotKept:
     """The stored answer, with `marks` as its last headers, or what its tombstone knows."""
     if result.format == TOMBSTONE:
-        return NotKept.ANSWERING if result.payload == NotKept.ANSWERING.value else NotKept.ENDED
+        return AnswerNotKept.ANSWERING if result.payload == AnswerNotKept.ANSWERING.value else AnswerNotKept.ENDED
     reason = None
     try:
         if result.format == FORMAT:

@@ -50,7 +50,7 @@ class Response(Struct, frozen=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ProblemKind:
     """One kind of problem. `retryable` says whether the same request may succeed later."""
 
     status: int
@@ -60,70 +60,72 @@ class Kind:
 
 
 REPEAT_LATER = "Repeat the request with the same key after the time in Retry-After."
-PROBLEMS: Mapping[str, Kind] = MappingProxyType(
+PROBLEMS: Mapping[str, ProblemKind] = MappingProxyType(
     {
-        "key-missing": Kind(
+        "key-missing": ProblemKind(
             400,
             "An idempotency key is required",
             False,
             "Send one key for each logical operation, and the same key with every retry of it.",
         ),
-        "key-malformed": Kind(
+        "key-malformed": ProblemKind(
             400,
             "The idempotency key cannot be read",
             False,
             "Send one key of 1 to 255 characters, for example a UUID.",
         ),
-        "key-reused": Kind(
+        "key-reused": ProblemKind(
             422,
             "The idempotency key belongs to another request",
             False,
             "Use a new key for a new operation; repeat a request unchanged.",
         ),
-        "in-progress": Kind(409, "The first request with this key is still running", True, REPEAT_LATER),
-        "outcome-unknown": Kind(
+        "in-progress": ProblemKind(409, "The first request with this key is still running", True, REPEAT_LATER),
+        "outcome-unknown": ProblemKind(
             409,
             "The outcome of the first request is unknown",
             False,
             "It was interrupted after it started. Find out whether it took effect before you try with a new key.",
         ),
-        "result-not-kept": Kind(
+        "result-not-kept": ProblemKind(
             409,
             "The answer to the first request was not kept",
             False,
             "The operation was carried out and will not run again. Read its state from the resource.",
         ),
-        "key-expired": Kind(
+        "key-expired": ProblemKind(
             410,
             "The idempotency key was used and is past retention",
             False,
             "Use a new key for a new operation.",
         ),
-        "body-too-large": Kind(413, "The request body is too large to be protected", False, "Send a smaller body."),
-        "internal-error": Kind(
+        "body-too-large": ProblemKind(
+            413, "The request body is too large to be protected", False, "Send a smaller body."
+        ),
+        "internal-error": ProblemKind(
             500,
             "The request failed",
             False,
             "It was started and failed; a repeat with this key gets this same answer.",
         ),
-        "not-executed": Kind(503, "The request was not carried out", True, f"Nothing was done. {REPEAT_LATER}"),
-        "unreachable": Kind(
+        "not-executed": ProblemKind(503, "The request was not carried out", True, f"Nothing was done. {REPEAT_LATER}"),
+        "unreachable": ProblemKind(
             502, "The service behind this one cannot be reached", True, f"Nothing was done. {REPEAT_LATER}"
         ),
-        "interrupted": Kind(
+        "interrupted": ProblemKind(
             504,
             "The request was interrupted, and its outcome is unknown",
             False,
             "It may have taken effect. Find out whether it did before you send it under a new key.",
         ),
-        "record-unreadable": Kind(
+        "record-unreadable": ProblemKind(
             500,
             "The stored record cannot be read",
             False,
             "It was written by another version of the service. Nothing was run.",
         ),
-        "too-many-keys": Kind(429, "Too many new idempotency keys", True, REPEAT_LATER),
-        "store-unavailable": Kind(
+        "too-many-keys": ProblemKind(429, "Too many new idempotency keys", True, REPEAT_LATER),
+        "store-unavailable": ProblemKind(
             503,
             "The service cannot decide whether this request is a repeat",
             True,

@@ -20,7 +20,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse
 from django.urls import ResolverMatch
 
-from semel.django.exchange import ATTRIBUTE, Exchange
+from semel.django.exchange import ATTRIBUTE, DjangoExchange
 from semel.http.invalid import frames_of, is_in, tell_invalid
 
 MISSING = object()
@@ -29,7 +29,7 @@ TAKING_EFFECT = frozenset({"perform_create", "perform_update", "perform_destroy"
 """Where the framework's own handlers begin to change something."""
 
 
-class Answered(Exception):
+class AlreadyAnswered(Exception):
     """The way out of a view whose answer is known before it runs."""
 
     def __init__(self, response: HttpResponse) -> None:
@@ -51,10 +51,10 @@ class IdempotentMixin:
         exchange: Any = getattr(request._request, ATTRIBUTE, MISSING)
         if exchange is MISSING:
             raise ImproperlyConfigured(f"{type(self).__name__} needs semel.django.IdempotencyMiddleware in MIDDLEWARE")
-        if isinstance(exchange, Exchange):
+        if isinstance(exchange, DjangoExchange):
             answer = exchange.front.begin_in_view(exchange)
             if answer is not None:
-                raise Answered(answer)
+                raise AlreadyAnswered(answer)
 
     @classmethod
     def semel_authenticate(cls, request: HttpRequest, found: ResolverMatch) -> bool:
@@ -74,7 +74,7 @@ class IdempotentMixin:
         return True
 
     def handle_exception(self, exc: Exception) -> HttpResponse:
-        if isinstance(exc, Answered):
+        if isinstance(exc, AlreadyAnswered):
             return exc.response
         if _is_before_the_view(exc):
             tell_invalid()

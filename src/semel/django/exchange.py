@@ -9,7 +9,7 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
-from semel.codecs.responses import NotKept
+from semel.codecs.responses import AnswerNotKept
 from semel.core import http
 from semel.core.decisions import NotStored, Run, Superseded
 from semel.core.effects import Plan
@@ -17,9 +17,10 @@ from semel.core.http import Headers
 from semel.core.records import Lease
 from semel.core.tables import Ending
 from semel.django.wire import django_response, parts_of, response_of, strip_directives
-from semel.http.admission import Answered, Begun, Keyed, Unprotected
+from semel.http.admission import Answered, Begun, Keyed
 from semel.http.answers import NO_ANSWER, TRACEBACK, Answers, Ended
 from semel.http.gate import Admitted
+from semel.runtime.calls import Unprotected
 from semel.runtime.keeper import Kept
 from semel.runtime.operation import Operation, enter
 
@@ -35,7 +36,7 @@ def nobody() -> None:
     """Who waits for the work to begin where nobody does."""
 
 
-class Exchange:
+class DjangoExchange:
     """Everything about one keyed request that changes."""
 
     def __init__(
@@ -196,13 +197,13 @@ class Exchange:
     def _is_undone(self) -> bool:
         return self._undone or (self.operation is not None and self.operation.nothing_was_done)
 
-    def _known(self, response: HttpResponseBase, body: bytes | None) -> NotKept | None:
+    def _known(self, response: HttpResponseBase, body: bytes | None) -> AnswerNotKept | None:
         """What is known of the work of an answer that cannot, or must not, be kept; None for one that is kept."""
         if body is None:
             streams_on = isinstance(response, StreamingHttpResponse) and self.transaction is None
-            return NotKept.ANSWERING if streams_on else NotKept.ENDED
+            return AnswerNotKept.ANSWERING if streams_on else AnswerNotKept.ENDED
         debugged = settings.DEBUG and response.status_code >= 400 and (self._has_raised() or TRACEBACK in body)
-        return NotKept.ENDED if debugged else None
+        return AnswerNotKept.ENDED if debugged else None
 
     def _has_raised(self) -> bool:
         return self.operation is not None and self.operation.reported is not None

@@ -23,7 +23,7 @@ from django.utils.log import log_response
 from semel.core.effects import Plan
 from semel.django import config
 from semel.django.config import Config
-from semel.django.exchange import ATTRIBUTE, Exchange
+from semel.django.exchange import ATTRIBUTE, DjangoExchange
 from semel.django.wire import encoded
 from semel.errors import SemelError
 from semel.http.callers import DJANGO_ORDER, explain
@@ -132,7 +132,7 @@ class Front(Shared):
 
     authenticated = tenant
 
-    def begin(self, exchange: Exchange) -> HttpResponse | None:
+    def begin(self, exchange: DjangoExchange) -> HttpResponse | None:
         return exchange.begun(self.host.begin(exchange.key(self.tenant(exchange.request)), exchange.asker))
 
     begin_in_view = begin
@@ -198,16 +198,16 @@ class AsyncFront(Shared):
             raise
         return name
 
-    async def begin(self, exchange: Exchange) -> HttpResponse | None:
+    async def begin(self, exchange: DjangoExchange) -> HttpResponse | None:
         keyed = exchange.key(await self.tenant(exchange.request))
         return exchange.begun(await self.host.begin(keyed, exchange.asker))
 
-    def begin_in_view(self, exchange: Exchange) -> HttpResponse | None:
+    def begin_in_view(self, exchange: DjangoExchange) -> HttpResponse | None:
         """For a view in a thread: the claim is made in the event loop that the store belongs to."""
         answer: HttpResponse | None = async_to_sync(self._begin_authenticated)(exchange)
         return answer
 
-    async def _begin_authenticated(self, exchange: Exchange) -> HttpResponse | None:
+    async def _begin_authenticated(self, exchange: DjangoExchange) -> HttpResponse | None:
         keyed = exchange.key(await self.authenticated(exchange.request))
         return exchange.begun(await self.host.begin(keyed, exchange.asker))
 
@@ -234,7 +234,7 @@ def _forget(*, setting: str, **_: object) -> None:
 
 def _hear(*, request: HttpRequest | None = None, **_: object) -> None:
     """Django tells everybody of an exception that nobody handled, and then answers for it."""
-    exchange: Exchange | None = getattr(request, ATTRIBUTE, None)
+    exchange: DjangoExchange | None = getattr(request, ATTRIBUTE, None)
     error = sys.exc_info()[1]
     if exchange is not None and isinstance(error, Exception):
         exchange.reported(error)

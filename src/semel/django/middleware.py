@@ -11,7 +11,7 @@ from django.http.response import HttpResponseBase
 from django.urls import Resolver404, get_resolver
 
 from semel.core.http import Headers, Response
-from semel.django.exchange import ATTRIBUTE, Exchange
+from semel.django.exchange import ATTRIBUTE, DjangoExchange
 from semel.django.front import AsyncFront, Front
 from semel.django.marked import claims_in_view, mark_on, marked_views
 from semel.django.wire import body_limit, django_response, headers_of, read_body, root_of, strip_directives, unfit_body
@@ -57,7 +57,7 @@ class Middleware(Generic[F]):
         self.gate = front.gate
         self.get_response = get_response
 
-    def admit(self, request: HttpRequest, view: object) -> Exchange | HttpResponse | None:
+    def admit(self, request: HttpRequest, view: object) -> DjangoExchange | HttpResponse | None:
         """None when the request is none of our business, an answer when it is refused, else what is known about it."""
         if request.method in SAFE:
             see(True)
@@ -73,7 +73,7 @@ class Middleware(Generic[F]):
         body = read_body(request, limit)
         if body is None:
             return django_response(self._refuse(too_large_body(limit), answers, request, headers))
-        return unfit_body(request, body) or Exchange(
+        return unfit_body(request, body) or DjangoExchange(
             self.front, request, admitted, answers, headers, body, in_view=claims_in_view(view)
         )
 
@@ -110,7 +110,7 @@ class Middleware(Generic[F]):
             return None
         return published(self.gate, request.path_info, headers_of(request), root=root_of(), marks=marked_views)
 
-    def failed(self, exchange: Exchange, error: Exception) -> HttpResponseBase:
+    def failed(self, exchange: DjangoExchange, error: Exception) -> HttpResponseBase:
         """A streamed answer broke off while it was collected: that is the work raising, which Django would not see."""
         answer = exchange.raised(error)
         if answer is None:
@@ -125,6 +125,6 @@ def unprotected(response: HttpResponseBase) -> HttpResponseBase:
     return response
 
 
-def exchange_of(request: HttpRequest) -> Exchange | None:
-    exchange: Exchange | None = getattr(request, ATTRIBUTE, None)
+def exchange_of(request: HttpRequest) -> DjangoExchange | None:
+    exchange: DjangoExchange | None = getattr(request, ATTRIBUTE, None)
     return exchange

@@ -14,7 +14,7 @@ from django.http.response import HttpResponseBase
 
 from semel.core.http import Response
 from semel.core.prefer import respond_async
-from semel.django.exchange import ATTRIBUTE, Exchange
+from semel.django.exchange import ATTRIBUTE, DjangoExchange
 from semel.django.front import AsyncFront, async_front
 from semel.django.marked import authenticate
 from semel.django.middleware import Middleware, exchange_of, unprotected
@@ -101,14 +101,14 @@ class AsyncMiddleware(Middleware[AsyncFront]):
 
     async def process_view(self, request: HttpRequest, view: Any, args: Any, kwargs: Any) -> HttpResponse | None:
         exchange = self.admit(request, view)
-        if not isinstance(exchange, Exchange):
+        if not isinstance(exchange, DjangoExchange):
             return exchange
         setattr(request, ATTRIBUTE, exchange)
         begun: asyncio.Event = getattr(request, BEGUN)
         exchange.tell_begun = partial(asyncio.get_running_loop().call_soon_threadsafe, begun.set)
         return None if exchange.in_view else await self.front.begin(exchange)
 
-    async def _finish(self, exchange: Exchange, response: HttpResponseBase) -> HttpResponseBase:
+    async def _finish(self, exchange: DjangoExchange, response: HttpResponseBase) -> HttpResponseBase:
         body: bytes | None = b""
         if exchange.running:
             try:

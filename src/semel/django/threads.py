@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
 from semel.core.http import Response
-from semel.django.exchange import ATTRIBUTE, Exchange
+from semel.django.exchange import ATTRIBUTE, DjangoExchange
 from semel.django.front import Front, front
 from semel.django.marked import authenticate
 from semel.django.middleware import Middleware, exchange_of, unprotected
@@ -49,12 +49,12 @@ class SyncMiddleware(Middleware[Front]):
 
     def process_view(self, request: HttpRequest, view: Any, args: Any, kwargs: Any) -> HttpResponse | None:
         exchange = self.admit(request, view)
-        if not isinstance(exchange, Exchange):
+        if not isinstance(exchange, DjangoExchange):
             return exchange
         setattr(request, ATTRIBUTE, exchange)
         return None if exchange.in_view else self.front.begin(exchange)
 
-    def _finish(self, exchange: Exchange, response: HttpResponseBase) -> HttpResponseBase:
+    def _finish(self, exchange: DjangoExchange, response: HttpResponseBase) -> HttpResponseBase:
         body: bytes | None = b""
         if exchange.running:
             try:

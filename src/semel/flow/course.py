@@ -19,8 +19,8 @@ from semel.core.tables import Ending
 from semel.errors import InProgress, KeyReused, Misuse, OutcomeUnknown
 from semel.flow.definition import INSTANCE_BYTES, Definition, Life, R
 from semel.flow.steps import In, StepTurn
-from semel.flow.turns import ROUNDS_MAX, Attempt, Overtaken
-from semel.runtime.calls import Call, Ended, Found, ResolveSeen, refusal
+from semel.flow.turns import ROUNDS_MAX, FlowAttempt, Overtaken
+from semel.runtime.calls import Call, EndedCall, Found, ResolveSeen, refusal
 from semel.runtime.host import AnyHost
 from semel.runtime.options import NotDone
 
@@ -79,7 +79,7 @@ class Course(Generic[In, R]):
             return (yield from self._held_now(life))
         except Exception:
             yield from do(LetGo())
-            yield from call.settle(lease, Ended(Ending.UNCERTAIN))
+            yield from call.settle(lease, EndedCall(Ending.UNCERTAIN))
             raise
         yield from do(LetGo())
         if isinstance(outcome, Returned):
@@ -90,7 +90,7 @@ class Course(Generic[In, R]):
         return outcome if found is None else found.outcome
 
     def _walk(self, life: Life, lease: Lease) -> Plan[Returned[R] | Raised]:
-        attempt = Attempt(self._definition, life, lease, (yield from self._read_plan(life)), self._front)
+        attempt = FlowAttempt(self._definition, life, lease, (yield from self._read_plan(life)), self._front)
         outcome: Returned[Any] | Raised = Returned(None)
         for number, step in enumerate(self._definition.steps, 1):
             outcome = yield from attempt.once(StepTurn(step))
@@ -100,7 +100,7 @@ class Course(Generic[In, R]):
             attempt.results[step.name] = outcome.value
         return outcome
 
-    def _go_back(self, attempt: Attempt[In], begun: int) -> Plan[None]:
+    def _go_back(self, attempt: FlowAttempt[In], begun: int) -> Plan[None]:
         """Undo the first `begun` steps, the last one first.
 
         The last one failed, and may have done something before that. In a transaction this was rolled back.

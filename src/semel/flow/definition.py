@@ -15,7 +15,7 @@ from semel.core.policy import Policy
 from semel.core.records import NAME_MAX, Key, Result, check_text
 from semel.errors import StoreMisconfigured, Unstorable
 from semel.flow.steps import In, Step, StepTurn
-from semel.runtime.options import DEFAULTS, Options, Settings
+from semel.runtime.options import DEFAULTS, CallSettings, Options
 
 R = TypeVar("R")
 INSTANCE_BYTES = 9
@@ -63,10 +63,10 @@ class Definition(Generic[In, R]):
             raise StoreMisconfigured(
                 'Policy.on_store_error="open" would run steps without recording them: a flow must be "closed"'
             )
-        Settings[R].of(returns, options)  # says what is wrong with them as they were given
+        CallSettings[R].of(returns, options)  # says what is wrong with them as they were given
         # A flow is taken over after a crash; what may not run twice in it is a matter of its steps.
         resumed: Options = {**options, "policy": replace(policy, guarantee="at-least-once")}
-        self.settings = Settings[R].of(returns, resumed)
+        self.settings = CallSettings[R].of(returns, resumed)
         self.step_policy = Policy(
             lease=policy.lease, retention=policy.retention, unknown_retention=policy.unknown_retention
         )

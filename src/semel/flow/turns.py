@@ -75,7 +75,7 @@ class Overtaken(Exception):
     """Another attempt has the flow."""
 
 
-class Attempt(Generic[In]):
+class FlowAttempt(Generic[In]):
     """The right to take the steps of a flow, as long as `lease` is the flow's."""
 
     def __init__(self, definition: Definition[In, Any], life: Life, lease: Lease, input: In, front: AnyHost) -> None:

@@ -25,12 +25,12 @@ from semel.core.fingerprint import function_digest
 from semel.core.records import Key, Record
 from semel.errors import Misuse, OutcomeUnknown, ResultNotKept, Superseded
 from semel.runtime.arguments import check_options
-from semel.runtime.calls import Answer, Ask, Call, Ended, Found, ResolveSeen, Unprotected, answered, not_kept
+from semel.runtime.calls import Answer, Ask, Call, EndedCall, Found, ResolveSeen, Unprotected, answered, not_kept
 from semel.runtime.drive import ignore, logged
 from semel.runtime.host import Asker, AsyncAsker, AsyncHost, Host, async_host_of, host_of
 from semel.runtime.keeper import Kept
 from semel.runtime.operation import BlockOperation, Operation, current_operation, enter, held_lease
-from semel.runtime.options import Options, Settings, block_key
+from semel.runtime.options import CallSettings, Options, block_key
 from semel.runtime.tasks import report
 from semel.store import AsyncResolvable, AsyncStore, Resolvable, Store
 
@@ -46,7 +46,7 @@ class Block(Generic[R]):
         key: Key,
         fingerprint: object,
         store: Store | AsyncStore | str,
-        settings: Settings[R],
+        settings: CallSettings[R],
         reconcile: Any = None,
     ) -> None:
         self._store = store
@@ -228,7 +228,7 @@ class Block(Generic[R]):
             self._host.keeper.stop(self._kept)
         return operation
 
-    def _ended(self, operation: BlockOperation[R], error: BaseException | None) -> Ended | None:
+    def _ended(self, operation: BlockOperation[R], error: BaseException | None) -> EndedCall | None:
         """How the work ended, or None when there is nothing to settle."""
         if not self._protected:
             if error is None:
@@ -239,7 +239,7 @@ class Block(Generic[R]):
         return self._call.returned(operation.outcome(), nothing_done=operation.nothing_was_done)
 
     def _settled(
-        self, operation: BlockOperation[R], ended: Ended, settlement: Settlement, error: BaseException | None
+        self, operation: BlockOperation[R], ended: EndedCall, settlement: Settlement, error: BaseException | None
     ) -> None:
         """Let the caller have its own answer only if the store has it, too."""
         found = self._call.held(settlement)
@@ -296,4 +296,4 @@ def operation(
     data.
     """
     check_options(options, Options, operation)
-    return Block(block_key(key, tenant, scope), fingerprint, store, Settings[Any].of(returns, options))
+    return Block(block_key(key, tenant, scope), fingerprint, store, CallSettings[Any].of(returns, options))

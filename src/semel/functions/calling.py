@@ -13,7 +13,7 @@ from semel.core.records import Key
 from semel.errors import Superseded, Unstorable
 from semel.functions.blocks import Block
 from semel.runtime.host import async_host_of, host_of
-from semel.runtime.options import Options, Settings, scope_of
+from semel.runtime.options import CallSettings, Options, scope_of
 from semel.store import AsyncStore, Store
 
 R = TypeVar("R")
@@ -36,11 +36,11 @@ class Function(Generic[R]):
         self._store = store
         self._returns = returns
         self._options = options
-        self._settings: Settings[R] | None = None
+        self._settings: CallSettings[R] | None = None
         (async_host_of if is_async(function) else host_of)(store)  # says at once what is wrong with it
         if inspect.iscoroutinefunction(options.get("reconcile")) and not is_async(function):
             raise TypeError("reconcile= is a coroutine function, and the function is not: give a plain function")
-        Settings[R].of(object, options)
+        CallSettings[R].of(object, options)
         with contextlib.suppress(NameError):  # a class that is defined further down: the first call finds out
             self._settings = self._read()
 
@@ -78,13 +78,13 @@ class Function(Generic[R]):
                 'call this call, for instance fingerprint=("order_id", "amount"). Nothing was run.'
             ) from None
 
-    def _read(self) -> Settings[R]:
+    def _read(self) -> CallSettings[R]:
         returns = self._returns
         if returns is ANNOTATED:
             returns = _return_annotation(self._function)
-        return Settings[R].of(returns, self._options)
+        return CallSettings[R].of(returns, self._options)
 
-    def _read_now(self) -> Settings[R]:
+    def _read_now(self) -> CallSettings[R]:
         try:
             self._settings = self._read()
         except NameError as error:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from semel.codecs.responses import NotKept
+from semel.codecs.responses import AnswerNotKept
 from semel.core.decisions import Decision, InFlight, NotStored, Replay, Run, Settlement, Undecided
 from semel.core.effects import Claim, Complete, Emit, Plan, Read, do
 from semel.core.events import Event, EventKind
@@ -27,6 +27,7 @@ from semel.http.allowance import Allowance, Place
 from semel.http.answers import Answers, Ended
 from semel.http.gate import Gate
 from semel.http.monitors import Monitored
+from semel.runtime.calls import Unprotected
 from semel.runtime.host import AnyHost
 from semel.runtime.operation import Operation
 
@@ -44,16 +45,6 @@ class Transaction(Protocol):
     def gave_up(self, error: BaseException | None) -> str:
         """Why the database has rolled the transaction back by itself, if it has: then nothing was done."""
         ...
-
-
-class Unprotected(Struct, frozen=True):
-    """The store cannot decide, and the policy says to run all the same.
-
-    The claim is not given back: if it was stored, the work that runs now makes its outcome unknown. What the work
-    derives from its key holds.
-    """
-
-    lease: Lease
 
 
 class Answered(Struct, frozen=True):
@@ -195,7 +186,7 @@ class Keyed:
         if self._allowance is not None:
             self._allowance.give_back_later()
 
-    def answered(self, response: Response, operation: Operation, *, too_large: NotKept | None = None) -> Ended:
+    def answered(self, response: Response, operation: Operation, *, too_large: AnswerNotKept | None = None) -> Ended:
         """The application answered, or its framework did for an exception that it has reported.
 
         A body that is too large to keep is not in `response`; `too_large` says what is known of the work then.
@@ -216,7 +207,7 @@ class Keyed:
         error: BaseException | None = None,
         response: Response | None = None,
         *,
-        too_large: NotKept | None = None,
+        too_large: AnswerNotKept | None = None,
     ) -> Ended:
         """The work raised. If the database had rolled its transaction back, nothing was done, and a repeat runs.
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from semel.codecs import responses
-from semel.codecs.responses import NotKept
+from semel.codecs.responses import AnswerNotKept
 from semel.core import http
 from semel.core.decisions import Decision, NotStored, Replay, Run, Settlement, Stored, Superseded, Undecided
 from semel.core.http import Response
@@ -45,6 +45,10 @@ MAY_HAVE_COMMITTED = (
 )
 NO_ANSWER = Response(500, (), b"")
 """For endings that are settled without an answer of ours."""
+
+
+class Unfinished(RuntimeError):
+    """The application returned before its answer was complete."""
 
 
 class Ended(Struct, frozen=True, gc=False):
@@ -97,7 +101,7 @@ class Answers:
         policy: Policy,
         *,
         nothing_done: bool,
-        known: NotKept = NotKept.ENDED,
+        known: AnswerNotKept = AnswerNotKept.ENDED,
         raised: bool = False,
     ) -> Ended:
         """The work answers with more than is kept; `known` says whether it has ended."""
@@ -164,15 +168,15 @@ class Answers:
             return self.problem("record-unreadable")
         if isinstance(stored, Response):
             return stored
-        if stored is NotKept.ANSWERING:
+        if stored is AnswerNotKept.ANSWERING:
             return self.problem("result-not-kept", STILL_ANSWERING)
         return self.problem("result-not-kept", "" if result.ok else FAILED_AT_LENGTH)
 
 
-def known_of(headers: http.Headers, size: int) -> NotKept:
+def known_of(headers: http.Headers, size: int) -> AnswerNotKept:
     """What is known of work that has answered `size` bytes so far: it has ended if that is all it announced."""
     announced = [value for name, value in headers if name.lower() == b"content-length"]
-    return NotKept.ENDED if announced == [b"%d" % size] else NotKept.ANSWERING
+    return AnswerNotKept.ENDED if announced == [b"%d" % size] else AnswerNotKept.ANSWERING
 
 
 def without_directives(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

@@ -35,7 +35,7 @@ from semel.errors import (
     Unstorable,
 )  # fmt: skip
 from semel.runtime.host import AnyHost
-from semel.runtime.options import NotDone, Settings, StillUnknown
+from semel.runtime.options import CallSettings, NotDone, StillUnknown
 
 R = TypeVar("R")
 ROUNDS_MAX = 10
@@ -61,7 +61,11 @@ class ResolveSeen(Effect[bool], frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Unprotected:
-    """The store cannot decide, and the policy says to run all the same."""
+    """The store cannot decide, and the policy says to run all the same.
+
+    The claim is not given back: if it was stored, the work that runs now makes its outcome unknown. What the work
+    derives from its key holds.
+    """
 
     lease: Lease
 
@@ -75,7 +79,7 @@ class Found(Generic[R]):
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedCall:
     """How the work ended, and what is settled."""
 
     ending: Ending
@@ -91,7 +95,7 @@ class Call(Generic[R]):
 
     __slots__ = ("_host", "fingerprint", "key", "owner", "policy", "settings")
 
-    def __init__(self, key: Key, fingerprint: str, owner: str, settings: Settings[R], host: AnyHost) -> None:
+    def __init__(self, key: Key, fingerprint: str, owner: str, settings: CallSettings[R], host: AnyHost) -> None:
         self._host = host
         self.key = key
         self.fingerprint = fingerprint
@@ -176,7 +180,7 @@ class Call(Generic[R]):
         answer = yield from do(Ask(record))
         if isinstance(answer, StillUnknown):
             raise OutcomeUnknown(f"how {_named(self.key)} ended is unknown, and the reconciler cannot tell yet")
-        ended = Ended(Ending.NOTHING_DONE) if isinstance(answer, NotDone) else self._kept(answer, Ending.SUCCEEDED)
+        ended = EndedCall(Ending.NOTHING_DONE) if isinstance(answer, NotDone) else self._kept(answer, Ending.SUCCEEDED)
         if ended.unstorable is not None:
             raise ended.unstorable
         try:
@@ -187,38 +191,38 @@ class Call(Generic[R]):
 
     # After the work
 
-    def returned(self, value: R, *, nothing_done: bool) -> Ended:
+    def returned(self, value: R, *, nothing_done: bool) -> EndedCall:
         if nothing_done:
-            return Ended(Ending.NOTHING_DONE)
+            return EndedCall(Ending.NOTHING_DONE)
         return self._kept(Returned(value), Ending.SUCCEEDED)
 
-    def raised(self, error: BaseException, *, nothing_done: bool) -> Ended:
+    def raised(self, error: BaseException, *, nothing_done: bool) -> EndedCall:
         """What is declared final is an answer; of anything else nobody can tell what was done before it was raised."""
         if not isinstance(error, Exception):  # cancelled or killed: something of it may go on
-            return Ended(Ending.INTERRUPTED)
+            return EndedCall(Ending.INTERRUPTED)
         if nothing_done or isinstance(error, (NotExecuted, *self.policy.release_exceptions)):
-            return Ended(Ending.NOTHING_DONE)
+            return EndedCall(Ending.NOTHING_DONE)
         if isinstance(error, self.settings.values.errors):
             return self._kept(Raised(error), Ending.FAILED)
-        return Ended(Ending.UNCERTAIN)
+        return EndedCall(Ending.UNCERTAIN)
 
-    def _kept(self, outcome: Returned[R] | Raised, ending: Ending) -> Ended:
+    def _kept(self, outcome: Returned[R] | Raised, ending: Ending) -> EndedCall:
         """A result that cannot be kept leaves a tombstone: the effect happened, and stays protected."""
         ok = isinstance(outcome, Returned)
         try:
             result = self.settings.values.encode(outcome)
         except Unstorable as error:
-            return Ended(Ending.TOO_LARGE, tombstone(f"it cannot be stored: {error}", ok=ok), unstorable=error)
+            return EndedCall(Ending.TOO_LARGE, tombstone(f"it cannot be stored: {error}", ok=ok), unstorable=error)
         size, size_max = len(result.payload), self.policy.result_max
         if size > size_max:
             reason = f"it has {size} bytes, and Policy.result_max is {size_max}"
-            return Ended(Ending.TOO_LARGE, tombstone(reason, ok=ok))
-        return Ended(ending, result)
+            return EndedCall(Ending.TOO_LARGE, tombstone(reason, ok=ok))
+        return EndedCall(ending, result)
 
-    def completion(self, lease: Lease, ended: Ended) -> Complete | None:
+    def completion(self, lease: Lease, ended: EndedCall) -> Complete | None:
         return complete_for(lease, ended.ending, ended.result, self.policy, None)
 
-    def settle(self, lease: Lease, ended: Ended, first: bool | StoreError | None = None) -> Plan[Settlement]:
+    def settle(self, lease: Lease, ended: EndedCall, first: bool | StoreError | None = None) -> Plan[Settlement]:
         """End the attempt. Renewal must have stopped."""
         return settle(lease, ended.ending, ended.result, self.policy, fingerprint=self.fingerprint, first=first)
 

@@ -73,7 +73,7 @@ class Housing(Protocol):
     host: object
 
 
-class Waiters:
+class WaiterCount:
     """The callers of one process that wait, in threads or tasks: a bounded number.
 
     Counted for each process: a forked child has neither its parent's threads nor the locks that they hold.
@@ -125,7 +125,7 @@ class Host:
         self.store = store
         self.listener = logged(on_event)
         self.keeper = Keeper(store, self.listener)
-        self.waiters = Waiters(waiters_max)
+        self.waiters = WaiterCount(waiters_max)
         self.background = Background()
         self._others = others
         self.asker = self.asker_on(store, self.listener)
@@ -194,7 +194,7 @@ class AsyncHost:
         self.store = store
         self.listener = logged(on_event)
         self.keeper = AsyncKeeper(store, self.listener)
-        self.waiters = Waiters(waiters_max)
+        self.waiters = WaiterCount(waiters_max)
         self.tasks = Tasks()
         self._others = others
         self.asker = self.asker_on(store, self.listener)

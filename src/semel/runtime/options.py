@@ -41,7 +41,7 @@ class Options(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings(Generic[R]):
+class CallSettings(Generic[R]):
     """The options of one function or block, with the codec that its return type and final errors need."""
 
     values: Values[R]
@@ -50,7 +50,7 @@ class Settings(Generic[R]):
     on_event: OnEvent
 
     @classmethod
-    def of(cls, returns: object, options: Options) -> Settings[R]:
+    def of(cls, returns: object, options: Options) -> CallSettings[R]:
         policy = options.get("policy", DEFAULTS)
         check_policy(policy)
         reconcile = options.get("reconcile")

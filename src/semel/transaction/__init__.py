@@ -6,15 +6,15 @@ end the transactions; a `TransactionStore` does that for the requests of an HTTP
 
 from semel.stores.sql.errors import RetryTransaction
 from semel.transaction.binding import Bound, within
-from semel.transaction.blocks import Block, TransactionOperation
+from semel.transaction.blocks import TransactionBlock, TransactionOperation
 from semel.transaction.http import AsyncTransactionStore, TransactionStore
 from semel.transaction.running import arun, run
 
 __all__ = [
     "AsyncTransactionStore",
-    "Block",
     "Bound",
     "RetryTransaction",
+    "TransactionBlock",
     "TransactionOperation",
     "TransactionStore",
     "arun",

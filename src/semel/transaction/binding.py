@@ -10,8 +10,8 @@ from semel.core.records import Key
 from semel.runtime.arguments import check_options
 from semel.runtime.options import block_key
 from semel.stores.sql.sealed import check_seal
-from semel.transaction.blocks import Block
-from semel.transaction.settings import Options, Settings
+from semel.transaction.blocks import TransactionBlock
+from semel.transaction.settings import TransactionOptions, TransactionSettings
 
 R = TypeVar("R")
 
@@ -33,8 +33,8 @@ class Bound:
         scope: str = ...,
         tenant: str = ...,
         fingerprint: object = ...,
-        **options: Unpack[Options],
-    ) -> Block[R]: ...
+        **options: Unpack[TransactionOptions],
+    ) -> TransactionBlock[R]: ...
     @overload
     def operation(
         self,
@@ -43,8 +43,8 @@ class Bound:
         scope: str = ...,
         tenant: str = ...,
         fingerprint: object = ...,
-        **options: Unpack[Options],
-    ) -> Block[object]: ...
+        **options: Unpack[TransactionOptions],
+    ) -> TransactionBlock[object]: ...
     def operation(
         self,
         key: str | Key,
@@ -53,17 +53,19 @@ class Bound:
         scope: str | None = None,
         tenant: str = "",
         fingerprint: object = None,
-        **options: Unpack[Options],
-    ) -> Block[Any]:
+        **options: Unpack[TransactionOptions],
+    ) -> TransactionBlock[Any]:
         """A block whose writes and whose record are committed together, or not at all.
 
         `scope` says what is done: it keeps blocks apart that are given the same keys. `fingerprint` is whatever makes
         this call this one: a repeat with another is refused. `returns` is the type of `op.result` where that is more
         than plain data.
         """
-        check_options(options, Options, self.operation)
+        check_options(options, TransactionOptions, self.operation)
         named = block_key(key, tenant, scope)
-        return Block(self._driver, named, fingerprint, Settings[Any].of(returns, options), seal=self._seal)
+        return TransactionBlock(
+            self._driver, named, fingerprint, TransactionSettings[Any].of(returns, options), seal=self._seal
+        )
 
 
 def within(connection: object, *, schema: str = "", seal: Seal | None = None) -> Bound:

@@ -32,7 +32,7 @@ from semel.runtime.operation import BlockOperation, Operation, current_operation
 from semel.stores.sql.engine import LEASE_MS, Claimed, Granted
 from semel.stores.sql.errors import RetryTransaction, retry_of
 from semel.stores.sql.sealed import sealed_engine
-from semel.transaction.settings import Settings
+from semel.transaction.settings import TransactionSettings
 
 R = TypeVar("R")
 ErrorType = type[BaseException] | None
@@ -56,7 +56,7 @@ class TransactionOperation(BlockOperation[R]):
         self.error = error
 
 
-class Block(Generic[R]):
+class TransactionBlock(Generic[R]):
     """One operation, to be entered once: `with` a sync connection, `async with` an async one."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Block(Generic[R]):
         driver: Driver | AsyncDriver,
         key: Key,
         fingerprint: object,
-        settings: Settings[R],
+        settings: TransactionSettings[R],
         *,
         seal: Seal | None = None,
     ) -> None:

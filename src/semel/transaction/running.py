@@ -17,8 +17,8 @@ from semel.runtime.arguments import check_options
 from semel.runtime.options import block_key, scope_of
 from semel.stores.sql.errors import retry_of
 from semel.transaction.binding import within
-from semel.transaction.blocks import Block
-from semel.transaction.settings import Options
+from semel.transaction.blocks import TransactionBlock
+from semel.transaction.settings import TransactionOptions
 
 R = TypeVar("R")
 C = TypeVar("C")
@@ -26,7 +26,7 @@ TRIES_MAX = 5
 """How often the work runs at most because the database gave its transaction up."""
 
 
-class RunOptions(Options, total=False):
+class RunOptions(TransactionOptions, total=False):
     """The keyword arguments of `run` and `arun`."""
 
     scope: str
@@ -105,7 +105,7 @@ class _Call(Generic[R]):
     def errors(self) -> tuple[type[Exception], ...]:
         return tuple(self.options.get("final_errors", ()))
 
-    def block(self, connection: object) -> Block[Any]:
+    def block(self, connection: object) -> TransactionBlock[Any]:
         options: dict[str, Any] = {"returns": object, **self.options}
         bound = within(connection, schema=options.pop("schema", ""), seal=options.pop("seal", None))
         return bound.operation(self.key, **options)

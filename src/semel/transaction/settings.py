@@ -15,7 +15,7 @@ R = TypeVar("R")
 SETTINGS_MAX = 256
 
 
-class Options(TypedDict, total=False):
+class TransactionOptions(TypedDict, total=False):
     """The keyword arguments that `operation`, `run` and `arun` share."""
 
     retention: Duration
@@ -29,7 +29,7 @@ class Options(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings(Generic[R]):
+class TransactionSettings(Generic[R]):
     values: Values[R]
     policy: Policy
     wait_ms: int | None
@@ -39,12 +39,12 @@ class Settings(Generic[R]):
         return self.policy.retention_ms
 
     @classmethod
-    def of(cls, returns: object, options: Options) -> Settings[R]:
+    def of(cls, returns: object, options: TransactionOptions) -> TransactionSettings[R]:
         """Checking and reading the types costs more than a statement, so what was chosen before is not done again."""
         chosen = (options.get("retention"), options.get("wait"), tuple(options.get("final_errors", ())))
         if options.get("adapters") or not isinstance(returns, Hashable):
-            return cast("Settings[R]", _settings(returns, *chosen, options.get("adapters")))
-        return cast("Settings[R]", _known(returns, *chosen))
+            return cast("TransactionSettings[R]", _settings(returns, *chosen, options.get("adapters")))
+        return cast("TransactionSettings[R]", _known(returns, *chosen))
 
 
 def _settings(
@@ -53,11 +53,11 @@ def _settings(
     wait: Duration | None,
     errors: tuple[type[Exception], ...],
     adapters: Mapping[type, Adapter] | None = None,
-) -> Settings[Any]:
+) -> TransactionSettings[Any]:
     durations = {"retention": retention, "wait": wait}
     given: dict[str, Any] = {name: value for name, value in durations.items() if value is not None}
     policy = Policy(guarantee="exactly-once", **given)
-    return Settings(Values[Any](returns, errors, adapters), policy, None if wait is None else policy.wait_ms)
+    return TransactionSettings(Values[Any](returns, errors, adapters), policy, None if wait is None else policy.wait_ms)
 
 
 _known = lru_cache(maxsize=SETTINGS_MAX)(_settings)

@@ -29,18 +29,18 @@ class RolledBack(StoreError):
     """A transaction ends without its writes. Raised into whatever began it."""
 
 
-class Step(Effect[Any], frozen=True):
+class TransactionStep(Effect[Any], frozen=True):
     """Call this; an async unit's answers with a coroutine."""
 
     act: Callable[[], Any]
 
 
 def step(act: Callable[[], Any]) -> Plan[Any]:
-    return do(Step(act))
+    return do(TransactionStep(act))
 
 
 def perform(effect: Effect[Any]) -> Any:
-    assert isinstance(effect, Step)
+    assert isinstance(effect, TransactionStep)
     try:
         return effect.act()
     except Exception as error:
@@ -48,7 +48,7 @@ def perform(effect: Effect[Any]) -> Any:
 
 
 async def aperform(effect: Effect[Any]) -> Any:
-    assert isinstance(effect, Step)
+    assert isinstance(effect, TransactionStep)
     try:
         return await effect.act()
     except Exception as error:

@@ -27,7 +27,7 @@ from semel.runtime.tasks import DRAIN_S
 from semel.wsgi.answers import ExcInfo, Streamed, Whole, WireHeaders
 
 if TYPE_CHECKING:
-    from semel.wsgi.execution import Execution
+    from semel.wsgi.execution import WsgiExecution
 
 logger = logging.getLogger("semel")
 DETACHED_MAX = 8
@@ -55,7 +55,7 @@ class DetachedWork:
         self._count_max = count_max
         self._running: dict[int, Running] = {}
 
-    def serve(self, execution: Execution, accept_s: float) -> Iterable[bytes] | None:
+    def serve(self, execution: WsgiExecution, accept_s: float) -> Iterable[bytes] | None:
         """Answer within `accept_s`: with the work's own answer, or with 202.
 
         None when nothing was begun, and the server's thread has to run the work: it is switched off, as many run as

@@ -12,9 +12,10 @@ from semel.core import http
 from semel.core.decisions import Run
 from semel.core.fingerprint import RequestParts
 from semel.core.http import Headers, Response
-from semel.http.admission import Answered, Keyed, Unprotected
+from semel.http.admission import Answered, Keyed
 from semel.http.answers import Answers
 from semel.http.gate import Admitted, too_large_body
+from semel.runtime.calls import Unprotected
 from semel.runtime.operation import Inside, Operation
 from semel.wsgi.answers import (
     ExcInfo,
@@ -26,7 +27,7 @@ from semel.wsgi.answers import (
     undirected,
     wire_headers,
 )
-from semel.wsgi.execution import Execution
+from semel.wsgi.execution import WsgiExecution
 from semel.wsgi.request import length_is_known, length_of, raw_path_of, read
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ WITHOUT_LENGTH = plain(411, b"This server does not take a body in chunks. Send a
 """The application would take the body for empty, and every other one under the same key for the same."""
 
 
-class Exchange:
+class WsgiExchange:
     """Everything about one request up to the moment when its work begins."""
 
     def __init__(
@@ -117,7 +118,7 @@ class Exchange:
         begun = self.front.host.begin(keyed, self.asker)
         match begun:
             case Run(lease):
-                execution = Execution(self, keyed, lease)
+                execution = WsgiExecution(self, keyed, lease)
                 accept_s = keyed.accept_s
                 detached = None if accept_s is None else self.front.detached.serve(execution, accept_s)
                 return execution.run() if detached is None else detached

@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 from wsgiref.util import FileWrapper
 
-from semel.codecs.responses import NotKept
+from semel.codecs.responses import AnswerNotKept
 from semel.core.decisions import Settlement, Superseded
 from semel.core.http import Headers, Response
 from semel.core.records import Lease
 from semel.core.tables import Ending
 from semel.http.admission import Keyed
-from semel.http.answers import NO_ANSWER, Ended, known_of
+from semel.http.answers import NO_ANSWER, Ended, Unfinished, known_of
 from semel.http.held import HeldBody
 from semel.runtime.operation import Inside, Operation
 from semel.wsgi.answers import (
@@ -37,23 +37,19 @@ from semel.wsgi.answers import (
 )
 
 if TYPE_CHECKING:
-    from semel.wsgi.exchange import Exchange
+    from semel.wsgi.exchange import WsgiExchange
 
 logger = logging.getLogger("semel")
 
 
-class Unfinished(RuntimeError):
-    """The application returned before its answer was complete."""
-
-
-class Execution:
+class WsgiExecution:
     """One attempt. Its operation is current in every step of the application, from the call to the close of its answer.
 
     So the application finds it wherever the server iterates, and code around us does not. Other context variables that
     the application sets are there around us, too, as without us.
     """
 
-    def __init__(self, exchange: Exchange, keyed: Keyed, lease: Lease) -> None:
+    def __init__(self, exchange: WsgiExchange, keyed: Keyed, lease: Lease) -> None:
         self.exchange = exchange
         self._front = exchange.front
         self.keyed = keyed
@@ -212,11 +208,11 @@ class Execution:
         response = Response(self._status, self._headers, body, self._reason)
         known = None
         if not whole:
-            known = NotKept.ENDED if self._held is not None else known_of(self._headers, self._size)
+            known = AnswerNotKept.ENDED if self._held is not None else known_of(self._headers, self._size)
         error = operation.reported
         if error is not None and (self.answers.declared(error) or not self._means_nothing_done(error)):
             if self._front.lets_exceptions_through():  # so this is a debugger's page, which is not kept
-                known = NotKept.ENDED
+                known = AnswerNotKept.ENDED
             return self.keyed.raised(error, response, too_large=known)
         if error is not None:
             operation.nothing_done()

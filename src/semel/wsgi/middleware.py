@@ -26,7 +26,7 @@ from semel.store import Store, TransactionSource
 from semel.stores.open import open_store
 from semel.wsgi.answers import Whole, start_undirected, status_line, usual_phrase, wire_headers
 from semel.wsgi.detached import DetachedWork
-from semel.wsgi.exchange import Exchange
+from semel.wsgi.exchange import WsgiExchange
 from semel.wsgi.request import encoded, headers_of, path_of, raw_path_of, root_of
 
 Identify = Callable[[WSGIEnvironment], "str | None"]
@@ -113,7 +113,7 @@ class IdempotencyMiddleware:
         if isinstance(admitted, Refused):
             method, path = environ["REQUEST_METHOD"], raw_path_of(environ)
             return self.respond(start_response, self.gate.refuse(admitted, answers, method, path, headers))
-        return Exchange(self, admitted, answers, environ, headers, start_response).run()
+        return WsgiExchange(self, admitted, answers, environ, headers, start_response).run()
 
     def usual_phrase(self, status: int) -> str:
         """The reason phrase that the application's framework gives to `status`: an answer that has it keeps none."""

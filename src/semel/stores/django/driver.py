@@ -15,7 +15,7 @@ from django.utils.connection import ConnectionDoesNotExist
 from semel.core.effects import Effect
 from semel.errors import StoreMisconfigured, StoreUnavailable
 from semel.runtime.drive import drive
-from semel.stores.django.engines import Engine, engine_for
+from semel.stores.django.engines import DjangoEngine, engine_for
 from semel.stores.sql import migrations
 from semel.stores.sql.statements import Rows, Script, Statement
 
@@ -28,13 +28,13 @@ class Lender:
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
-        self._engine: Engine | None = None
+        self._engine: DjangoEngine | None = None
         self._checked = False
         self._opened_in: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._inherited: list[Any] = []
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> DjangoEngine:
         if self._engine is None:
             self._engine = engine_for(self._django_s().vendor, self.alias)
         return self._engine

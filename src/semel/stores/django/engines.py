@@ -17,7 +17,7 @@ NUMBERED = re.compile(r"\$([0-9]+)")
 NAMED = re.compile(r"(?<![:\w]):([a-z_]+)")
 
 
-class Engine(Protocol):
+class DjangoEngine(Protocol):
     """The scripts of one kind of database. `transactional`: those that write need a transaction around them."""
 
     transactional: bool
@@ -45,7 +45,7 @@ class Engine(Protocol):
     def for_django(self, statement: Statement) -> tuple[str, Mapping[str, Any]]: ...
 
 
-class SqliteEngine:
+class DjangoSqliteEngine:
     """Every script that writes begins with a write, so that it waits for its turn also after Django's plain `BEGIN`."""
 
     transactional = True
@@ -111,7 +111,7 @@ class SqliteEngine:
         return self._clock() if now_ms is None else now_ms
 
 
-class PostgresEngine:
+class DjangoPostgresEngine:
     """Every statement is a transaction by itself."""
 
     transactional = False
@@ -169,13 +169,13 @@ class PostgresEngine:
         return NUMBERED.sub(r"%(p\1)s", statement.sql.replace("%", "%%")), given
 
 
-ENGINES: Mapping[str, type[SqliteEngine] | type[PostgresEngine]] = {
-    "sqlite": SqliteEngine,
-    "postgresql": PostgresEngine,
+ENGINES: Mapping[str, type[DjangoSqliteEngine] | type[DjangoPostgresEngine]] = {
+    "sqlite": DjangoSqliteEngine,
+    "postgresql": DjangoPostgresEngine,
 }
 
 
-def engine_for(vendor: str, alias: str) -> Engine:
+def engine_for(vendor: str, alias: str) -> DjangoEngine:
     if vendor not in ENGINES:
         raise StoreMisconfigured(
             f"DATABASES[{alias!r}] is {vendor}; django:// keeps records in {' and '.join(ENGINES)} only. "
