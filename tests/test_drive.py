@@ -27,7 +27,9 @@ from semel.core.records import Acquired, Key, Lease, Result
 from semel.errors import RecordUnreadable, StoreError, StoreMisconfigured, StoreUnavailable
 from semel.events import Event, EventKind
 from semel.runtime.deadline import SHARED_DUE_S
-from semel.runtime.drive import POLL_MS, adrive, async_performer, drive, ignore, performer
+from semel.runtime.drive import adrive, drive
+from semel.runtime.listener import ignore
+from semel.runtime.perform import POLL_MS, async_performer, performer
 from semel.store import AsyncStore, AsyncWatchable, Store, Watchable
 from semel.stores.memory import AsyncMemoryStore, MemoryStore
 

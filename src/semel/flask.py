@@ -36,7 +36,7 @@ from semel.http.gate import Admitted, Refused
 from semel.http.marks import SAFE, UNMARKED, Mark, Marked, idempotency_exempt, idempotent, nearest_mark, see
 from semel.http.werkzeug import marked_rules
 from semel.runtime.arguments import check_options
-from semel.runtime.drive import OnEvent
+from semel.runtime.listener import OnEvent
 from semel.runtime.operation import current_operation
 from semel.store import Store, TransactionSource
 from semel.wsgi.answers import wire_headers

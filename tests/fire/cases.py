@@ -16,7 +16,8 @@ from semel.core.effects import Plan
 from semel.core.protocol import acquire, settle
 from semel.core.records import Claimed
 from semel.core.tables import Ending
-from semel.runtime.drive import adrive, async_performer, drive, performer
+from semel.runtime.drive import adrive, drive
+from semel.runtime.perform import async_performer, performer
 from semel.store import Migratable, Store
 from semel.testing import BlockingStore
 from semel.testing.proxy import FaultProxy

@@ -8,10 +8,10 @@ from typing import Any
 from semel import Fingerprint, Policy
 from semel.core.http import PROBLEMS, Response
 from semel.core.rules import Rule
+from semel.http.document import document
+from semel.http.document import published as find
 from semel.http.gate import Gate
 from semel.http.marks import Marked
-from semel.http.published import document
-from semel.http.published import published as find
 
 PATH = "/.well-known/idempotency"
 HTML = [(b"accept", b"text/html,application/xhtml+xml,*/*;q=0.8")]

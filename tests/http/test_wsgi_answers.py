@@ -15,8 +15,8 @@ from wsgi_calls import STORED, TEXT, FaultyStore, Served, Started, Work, call, e
 
 from semel import NotExecuted, OutcomeUnknown, Policy
 from semel.core.effects import Claim, Complete, Read
-from semel.runtime.drive import performer
 from semel.runtime.operation import current_operation
+from semel.runtime.perform import performer
 from semel.stores.memory import MemoryStore
 from semel.wsgi import IdempotencyMiddleware
 

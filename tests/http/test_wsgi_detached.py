@@ -165,7 +165,7 @@ def test_no_thread_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     work.go.set()
     served = serve(work, policy=Policy(lease=3600))
     with monkeypatch.context() as patched:
-        patched.setattr("semel.wsgi.detached.threading.Thread.start", fail)
+        patched.setattr("semel.wsgi.detachment.threading.Thread.start", fail)
         patched.setattr(served.app.host.keeper, "keep", lambda lease, lease_ms: None)
         patched.setattr(served.app.host.keeper, "stop", lambda kept: None)
         assert served(**ASYNC).status == 200

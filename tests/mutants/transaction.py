@@ -3,7 +3,7 @@
 from mutants.fault import Fault
 
 POSTGRES, SQLITE, DRIVER = "stores/postgres/transaction.py", "stores/sqlite/transaction.py", "connections/psycopg.py"
-SEALED, FLOW = "stores/sql/sealed.py", "flow/transactions.py"
+SEALED, FLOW = "stores/sql/seal.py", "flow/transactions.py"
 OLD_OR_NEW = "WHERE number < {KNOWN} OR readable_from > {KNOWN}"
 
 FAULTS = [

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-import semel.runtime.drive
+import semel.runtime.perform
 from semel.core.http import Response
 from simulation.callers import Calling
 from simulation.loop import Hang, Scheduler
@@ -153,7 +153,7 @@ def deterministic(seed: int, others: Sequence[Put] = ()) -> Iterator[None]:
     put(secrets, "token_bytes", lambda count=16: rng.randbytes(count))
     put(os, "urandom", rng.randbytes)
     put(uuid, "uuid4", lambda: uuid.UUID(int=rng.getrandbits(128)))
-    put(semel.runtime.drive, "time", SimpleNamespace(monotonic=lambda: asyncio.get_running_loop().time()))
+    put(semel.runtime.perform, "time", SimpleNamespace(monotonic=lambda: asyncio.get_running_loop().time()))
     put(sys, "unraisablehook", lambda _: None)
     for module, name, value in others:
         put(module, name, value)

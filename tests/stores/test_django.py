@@ -21,7 +21,8 @@ import django_site  # noqa: F401
 from django_site import databases
 from semel import Key, Lease, StoreMisconfigured, StoreUnavailable
 from semel.core.protocol import abandon
-from semel.runtime.drive import drive, performer
+from semel.runtime.drive import drive
+from semel.runtime.perform import performer
 from semel.store import AsyncStore, Clock, Doubting, Store
 from semel.stores.django.aio import AsyncDjangoStore
 from semel.stores.django.store import DjangoStore

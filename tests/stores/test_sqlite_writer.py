@@ -22,7 +22,8 @@ from semel.core.effects import Claim, Complete, Effect, Read
 from semel.core.policy import Policy
 from semel.core.protocol import abandon, acquire
 from semel.errors import StoreTimeout
-from semel.runtime.drive import adrive, async_performer
+from semel.runtime.drive import adrive
+from semel.runtime.perform import async_performer
 from semel.stores.sqlite.aio import AsyncSqliteStore
 from semel.stores.sqlite.connections import Connections
 from semel.stores.sqlite.operate import COUNT_FINISHED, COUNT_IN_PROGRESS

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from semel import OutcomeUnknown, Policy, open_async_store
 from semel.asgi import IdempotencyMiddleware
-from semel.runtime.drive import OnEvent
+from semel.runtime.listener import OnEvent
 
 SECRET_KEY = "order-4711-of-a-customer"
 

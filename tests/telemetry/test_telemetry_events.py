@@ -15,7 +15,8 @@ from semel.core.effects import Claim, Emit
 from semel.core.records import OWNER_MAX, Acquired, Key, Lease, Result, State
 from semel.errors import RecordUnreadable, StoreMisconfigured, StoreUnavailable
 from semel.events import ENDS, NO_KEY, STARTS, Event, EventKind
-from semel.runtime.drive import LEVELS, ignore, logged, performer
+from semel.runtime.listener import LEVELS, ignore, logged
+from semel.runtime.perform import performer
 from semel.stores.memory import MemoryStore
 from semel.telemetry import CallListener, Listeners, LogListener
 from telemetry.shop import SECRET_KEY, Shop

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from semel.core.records import Key
 from semel.events import NO_KEY, REFUSALS, Event, EventKind
-from semel.runtime.timing import CALLS
+from semel.runtime.durations import CALLS
 from semel.stores.memory import MemoryStore
 from semel.telemetry import purges
 from semel.telemetry.attempts import Attempts

@@ -10,7 +10,8 @@ from semel.core.decisions import Run, Unknown
 from semel.core.protocol import acquire, settle
 from semel.core.records import Key
 from semel.core.tables import Ending
-from semel.runtime.drive import drive, performer
+from semel.runtime.drive import drive
+from semel.runtime.perform import performer
 
 
 def send_invoice(ledger: Path) -> None:

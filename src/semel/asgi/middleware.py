@@ -19,14 +19,15 @@ from semel.core.policy import Policy
 from semel.core.rules import Rule
 from semel.http import marks
 from semel.http.answers import DIRECTIVE, without_directives
+from semel.http.document import published
 from semel.http.gate import Gate, Refused
 from semel.http.marks import SAFE, UNMARKED, Mark, Marked, see
 from semel.http.monitors import Monitored
-from semel.http.published import published
 from semel.http.quota import DEFAULT_STORAGE, AsyncQuotas, counting
 from semel.runtime.arguments import check_function, check_store
-from semel.runtime.drive import OnEvent, adrive, ignore, logged
+from semel.runtime.drive import adrive
 from semel.runtime.host import WAITERS_MAX, AsyncHost
+from semel.runtime.listener import OnEvent, ignore, logged
 from semel.runtime.readiness import START_S, async_look_at
 from semel.store import AsyncStore, TransactionSource
 from semel.stores.open import open_async_store

@@ -25,8 +25,8 @@ import click
 from semel.cli.options import option
 from semel.core.http import WELL_KNOWN
 from semel.core.policy import Policy
+from semel.http.document import document
 from semel.http.gate import Gate
-from semel.http.published import document
 
 F = TypeVar("F", bound=Callable[..., Any])
 TIMEOUT_S = 10

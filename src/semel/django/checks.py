@@ -16,7 +16,7 @@ from django.utils.module_loading import import_string
 from semel.core.policy import Policy
 from semel.core.rules import every_policy
 from semel.django import config
-from semel.django.marked import class_of
+from semel.django.marks import class_of
 from semel.django.middleware import IdempotencyMiddleware
 from semel.errors import SemelError
 from semel.http.gate import Gate

@@ -16,8 +16,8 @@ from semel.core import http
 from semel.core.policy import Policy
 from semel.core.rules import Rule
 from semel.http.quota import DEFAULT_STORAGE
-from semel.runtime.drive import OnEvent, ignore
 from semel.runtime.host import WAITERS_MAX
+from semel.runtime.listener import OnEvent, ignore
 from semel.store import AsyncStore, Store, TransactionSource
 
 T = TypeVar("T")

@@ -29,8 +29,9 @@ from semel.errors import SemelError
 from semel.http.callers import DJANGO_ORDER, explain
 from semel.http.gate import Gate
 from semel.http.quota import AsyncQuotas, Quotas, counting
-from semel.runtime.drive import adrive, drive, logged
+from semel.runtime.drive import adrive, drive
 from semel.runtime.host import Asker, AsyncAsker, AsyncHost, Host
+from semel.runtime.listener import logged
 from semel.runtime.readiness import async_look_at, look_at
 from semel.stores.open import open_async_store, open_store
 

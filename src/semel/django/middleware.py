@@ -13,13 +13,13 @@ from django.urls import Resolver404, get_resolver
 from semel.core.http import Headers, Response
 from semel.django.exchange import ATTRIBUTE, DjangoExchange
 from semel.django.front import AsyncFront, Front
-from semel.django.marked import claims_in_view, mark_on, marked_views
+from semel.django.marks import claims_in_view, mark_on, marked_views
 from semel.django.wire import body_limit, django_response, headers_of, read_body, root_of, strip_directives, unfit_body
 from semel.http.answers import Answers
+from semel.http.document import published
 from semel.http.gate import Admitted, Refused, too_large_body
 from semel.http.marks import SAFE, UNMARKED, see
 from semel.http.monitors import Monitored
-from semel.http.published import published
 
 if TYPE_CHECKING:
     from semel.django.tasks import AsyncMiddleware

@@ -13,7 +13,7 @@ from django.urls import Resolver404, get_resolver
 from semel.core.policy import Policy
 from semel.core.rules import policy_for
 from semel.django import config
-from semel.django.marked import mark_on
+from semel.django.marks import mark_on
 from semel.http.marks import Unmarked
 from semel.http.openapi import PARAMETER_EXAMPLES, describe
 

@@ -16,7 +16,7 @@ from semel.core.http import Response
 from semel.core.prefer import respond_async
 from semel.django.exchange import ATTRIBUTE, DjangoExchange
 from semel.django.front import AsyncFront, async_front
-from semel.django.marked import authenticate
+from semel.django.marks import authenticate
 from semel.django.middleware import Middleware, exchange_of, unprotected
 from semel.django.streams import acollect
 from semel.django.wire import django_response, headers_of, root_of

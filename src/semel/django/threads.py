@@ -11,7 +11,7 @@ from django.http.response import HttpResponseBase
 from semel.core.http import Response
 from semel.django.exchange import ATTRIBUTE, DjangoExchange
 from semel.django.front import Front, front
-from semel.django.marked import authenticate
+from semel.django.marks import authenticate
 from semel.django.middleware import Middleware, exchange_of, unprotected
 from semel.django.streams import collect
 from semel.django.wire import django_response, root_of

@@ -17,10 +17,12 @@ from semel.flow.recovery import Scan
 from semel.flow.steps import FlowOperation
 from semel.flow.turns import Ended, Failed, Fenced, Invoke, Transact
 from semel.runtime.calls import ResolveSeen
-from semel.runtime.drive import adrive, async_performer, drive, logged, performer
+from semel.runtime.drive import adrive, drive
 from semel.runtime.host import AsyncHost, Host
 from semel.runtime.keeper import Kept
+from semel.runtime.listener import logged
 from semel.runtime.operation import current_operation, enter
+from semel.runtime.perform import async_performer, performer
 from semel.runtime.tasks import report
 from semel.store import AsyncInspectable, AsyncResolvable, Inspectable, Resolvable
 

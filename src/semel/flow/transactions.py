@@ -14,7 +14,7 @@ from semel.flow.definition import Definition
 from semel.flow.turns import Ended, Failed, Fenced, Transact
 from semel.stores.sql.engine import Granted
 from semel.stores.sql.errors import retry_of
-from semel.stores.sql.sealed import sealed_engine
+from semel.stores.sql.seal import sealed_engine
 from semel.transaction.units import AsyncUnit, StepFailed, Unit, step
 
 AnyUnit = Unit[object] | AsyncUnit[object]

@@ -26,9 +26,9 @@ from semel.core.records import Key, Record
 from semel.errors import Misuse, OutcomeUnknown, ResultNotKept, Superseded
 from semel.runtime.arguments import check_options
 from semel.runtime.calls import Answer, Ask, Call, EndedCall, Found, ResolveSeen, Unprotected, answered, not_kept
-from semel.runtime.drive import ignore, logged
 from semel.runtime.host import Asker, AsyncAsker, AsyncHost, Host, async_host_of, host_of
 from semel.runtime.keeper import Kept
+from semel.runtime.listener import ignore, logged
 from semel.runtime.operation import BlockOperation, Operation, current_operation, enter, held_lease
 from semel.runtime.options import CallSettings, Options, block_key
 from semel.runtime.tasks import report

@@ -16,7 +16,7 @@ from semel.gateway.settings import GatewaySettings
 from semel.gateway.tenants import identify_by
 from semel.gateway.upstream import CONNECTIONS_MAX
 from semel.http.gate import Gate
-from semel.runtime.drive import OnEvent, ignore, logged
+from semel.runtime.listener import OnEvent, ignore, logged
 
 
 class Gateway:

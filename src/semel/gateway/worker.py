@@ -26,7 +26,7 @@ from semel.gateway.deadlines import TimedProtocol
 from semel.gateway.logs import GatewayLog
 from semel.gateway.rules import Rules
 from semel.gateway.settings import GatewaySettings
-from semel.runtime.drive import OnEvent, ignore
+from semel.runtime.listener import OnEvent, ignore
 
 logger = logging.getLogger("semel.gateway")
 READY = "ready"

@@ -32,7 +32,7 @@ from semel.http.answers import Answers
 from semel.http.marks import UNMARKED, Mark, Unmarked
 from semel.http.monitors import Monitored, Monitors
 from semel.runtime.arguments import checked_policy, checked_rules, checked_secret
-from semel.runtime.drive import OnEvent, ignore, tell
+from semel.runtime.listener import OnEvent, ignore, tell
 
 TRACEPARENT, REQUEST_ID = b"traceparent", b"x-request-id"
 DIGESTED = "sha256:"

@@ -19,8 +19,8 @@ from semel.core.policy import Policy
 from semel.errors import StoreMisconfigured, StoreUnavailable
 from semel.http.counters import AsyncRedisWindow, Hit, MemoryWindow, RedisWindow, async_window_on, window_on
 from semel.runtime.background import Background
-from semel.runtime.drive import Performers
 from semel.runtime.local import PerLoop
+from semel.runtime.perform import Performers
 from semel.runtime.tasks import Tasks
 
 if TYPE_CHECKING:

@@ -21,21 +21,10 @@ from semel.core.records import Lease
 from semel.core.reports import acquired, settled
 from semel.errors import StoreError
 from semel.runtime.background import Background
-from semel.runtime.drive import (
-    NO_OTHERS,
-    OnEvent,
-    Performers,
-    adrive,
-    asking,
-    async_asking,
-    async_performer,
-    drive,
-    ignore,
-    logged,
-    performer,
-    tell,
-)
+from semel.runtime.drive import adrive, drive
 from semel.runtime.keeper import AsyncKeeper, Keeper
+from semel.runtime.listener import OnEvent, ignore, logged, tell
+from semel.runtime.perform import NO_OTHERS, Performers, asking, async_asking, async_performer, performer
 from semel.runtime.tasks import Tasks
 from semel.store import AsyncStore, Store
 from semel.stores.open import open_async_store, open_store

@@ -17,7 +17,7 @@ from typing import Any
 
 from semel.core.events import Event, EventKind
 from semel.core.records import Lease
-from semel.runtime.drive import OnEvent, ignore, tell
+from semel.runtime.listener import OnEvent, ignore, tell
 from semel.runtime.local import PerLoop, PerProcess
 from semel.store import AsyncStore, Store
 

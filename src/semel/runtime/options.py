@@ -11,7 +11,7 @@ from semel.codecs.values import Values
 from semel.core.policy import Policy
 from semel.core.records import Key
 from semel.errors import StoreMisconfigured
-from semel.runtime.drive import OnEvent, ignore
+from semel.runtime.listener import OnEvent, ignore
 
 R = TypeVar("R")
 DEFAULTS = Policy()

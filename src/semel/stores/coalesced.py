@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 from semel.core.effects import Claim, Effect
 from semel.core.protocol import abandon
 from semel.core.records import Lease, Occupied
-from semel.runtime.drive import adrive, async_performer
+from semel.runtime.drive import adrive
 from semel.runtime.local import PerLoop
+from semel.runtime.perform import async_performer
 from semel.stores.batching import Batcher
 from semel.stores.faces import AsyncFace
 

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 
 from semel.core.events import NO_KEY, Event, EventKind
-from semel.runtime.drive import OnEvent, log_event
-from semel.runtime.timing import CallListener
+from semel.runtime.durations import CallListener
+from semel.runtime.listener import OnEvent, log_event
 
 logger = logging.getLogger("semel")
 

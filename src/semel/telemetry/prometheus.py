@@ -11,7 +11,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from semel.core.events import REFUSALS, Event, EventKind
-from semel.runtime.timing import CALLS
+from semel.runtime.durations import CALLS
 from semel.store import Store
 from semel.telemetry.attempts import Attempts
 from semel.telemetry.census import STATES, Census

@@ -8,7 +8,7 @@ from semel.stores.sql.errors import RetryTransaction
 from semel.transaction.binding import Bound, within
 from semel.transaction.blocks import TransactionBlock, TransactionOperation
 from semel.transaction.http import AsyncTransactionStore, TransactionStore
-from semel.transaction.running import arun, run
+from semel.transaction.runs import arun, run
 
 __all__ = [
     "AsyncTransactionStore",

@@ -9,7 +9,7 @@ from semel.connections import driver_for
 from semel.core.records import Key
 from semel.runtime.arguments import check_options
 from semel.runtime.options import block_key
-from semel.stores.sql.sealed import check_seal
+from semel.stores.sql.seal import check_seal
 from semel.transaction.blocks import TransactionBlock
 from semel.transaction.settings import TransactionOptions, TransactionSettings
 

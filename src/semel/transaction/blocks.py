@@ -31,7 +31,7 @@ from semel.runtime.drive import adrive, drive
 from semel.runtime.operation import BlockOperation, Operation, current_operation, enter
 from semel.stores.sql.engine import LEASE_MS, Claimed, Granted
 from semel.stores.sql.errors import RetryTransaction, retry_of
-from semel.stores.sql.sealed import sealed_engine
+from semel.stores.sql.seal import sealed_engine
 from semel.transaction.settings import TransactionSettings
 
 R = TypeVar("R")

@@ -22,7 +22,7 @@ from semel.errors import Misuse
 from semel.runtime.drive import adrive, drive
 from semel.runtime.local import PerLoop, PerProcess
 from semel.runtime.operation import current_operation
-from semel.stores.sql.sealed import check_seal
+from semel.stores.sql.seal import check_seal
 from semel.transaction.requests import RequestPlans
 from semel.transaction.twins import AsyncTwins, Twins
 from semel.transaction.units import AsyncUnit, Unit, aperform, perform

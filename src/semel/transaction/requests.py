@@ -24,7 +24,7 @@ from semel.errors import InProgress, NotCommitted, RecordUnreadable, StoreError,
 from semel.runtime.clock import wall_ms
 from semel.stores.sql.engine import LEASE_MS, Engine, Granted
 from semel.stores.sql.errors import is_connection_lost, is_refused_for_good, retry_of
-from semel.stores.sql.sealed import sealed_engine
+from semel.stores.sql.seal import sealed_engine
 from semel.transaction.twins import AnyTwins, rests_ms
 from semel.transaction.units import AsyncUnit, RolledBack, StepFailed, Unit, step
 

@@ -13,19 +13,20 @@ from semel.core.http import Headers, Response
 from semel.core.policy import Policy
 from semel.core.rules import Rule
 from semel.http.callers import WSGI_ORDER, explain
+from semel.http.document import published
 from semel.http.gate import Admitted, Gate, Refused
 from semel.http.marks import SAFE, Marked
 from semel.http.monitors import Monitored
-from semel.http.published import published
 from semel.http.quota import DEFAULT_STORAGE, Quotas, counting
 from semel.runtime.arguments import check_function, check_store
-from semel.runtime.drive import OnEvent, drive, ignore, logged
+from semel.runtime.drive import drive
 from semel.runtime.host import WAITERS_MAX, Host
+from semel.runtime.listener import OnEvent, ignore, logged
 from semel.runtime.readiness import look_at
 from semel.store import Store, TransactionSource
 from semel.stores.open import open_store
 from semel.wsgi.answers import Whole, start_undirected, status_line, usual_phrase, wire_headers
-from semel.wsgi.detached import DetachedWork
+from semel.wsgi.detachment import DetachedWork
 from semel.wsgi.exchange import WsgiExchange
 from semel.wsgi.request import encoded, headers_of, path_of, raw_path_of, root_of
 

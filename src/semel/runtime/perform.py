@@ -1,0 +1,170 @@
+"""Performs the effects of plans on a store, in both faces."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
+from types import MappingProxyType
+from typing import Any, Protocol, runtime_checkable
+
+from semel.core.effects import Claim, Complete, Doubts, Effect, Emit, Pause, Read, Release, Renew, Wait, Within
+from semel.runtime.deadline import shared_deadline
+from semel.runtime.durations import CallListener, Timing
+from semel.runtime.listener import OnEvent, ignore, tell
+from semel.store import AsyncDoubting, AsyncStore, AsyncWatchable, Doubting, Store, Watchable
+
+Performers = Mapping[type[Effect[Any]], Callable[[Any], Any]]
+"""What performs which kind of effect."""
+NO_OTHERS: Performers = MappingProxyType({})
+NO_DOUBTS: frozenset[str] = frozenset()
+POLL_MS = 50
+"""How often a store that cannot be watched is asked again."""
+
+
+def performer(store: Store, on_event: OnEvent = ignore, others: Performers = NO_OTHERS) -> Callable[[Effect[Any]], Any]:
+    """Perform effects on `store`; `others` performs those that are not about it."""
+
+    def emit(effect: Emit) -> None:
+        tell(on_event, effect.event)
+
+    def wait(effect: Wait) -> int:
+        started = time.monotonic()
+        if isinstance(store, Watchable):
+            store.wait(effect.key, owner=effect.owner, timeout_ms=effect.timeout_ms)
+        else:
+            time.sleep(min(effect.timeout_ms, POLL_MS) / 1000)
+        return _ms_since(started)
+
+    def pause(effect: Pause) -> int:
+        time.sleep(_pause_s(effect))
+        return round(time.monotonic() * 1000)
+
+    def doubts(effect: Doubts) -> frozenset[str]:
+        return store.doubts(effect.before) if isinstance(store, Doubting) else NO_DOUBTS
+
+    def within(effect: Within[Any]) -> Any:
+        with shared_deadline(effect.due_ms / 1000):
+            return ask(effect.call)
+
+    ask = asking(store, on_event)
+    return _by_kind({Emit: emit, Wait: wait, Pause: pause, Doubts: doubts, Within: within, **others}, ask)
+
+
+def async_performer(
+    store: AsyncStore, on_event: OnEvent = ignore, others: Performers = NO_OTHERS
+) -> Callable[[Effect[Any]], Awaitable[Any]]:
+    """The same for an async `store`."""
+
+    async def emit(effect: Emit) -> None:
+        tell(on_event, effect.event)
+
+    async def wait(effect: Wait) -> int:
+        started = time.monotonic()
+        if isinstance(store, AsyncWatchable):
+            await store.wait(effect.key, owner=effect.owner, timeout_ms=effect.timeout_ms)
+        else:
+            await asyncio.sleep(min(effect.timeout_ms, POLL_MS) / 1000)
+        return _ms_since(started)
+
+    async def pause(effect: Pause) -> int:
+        await asyncio.sleep(_pause_s(effect))
+        return round(time.monotonic() * 1000)
+
+    async def doubts(effect: Doubts) -> frozenset[str]:
+        return await store.doubts(effect.before) if isinstance(store, AsyncDoubting) else NO_DOUBTS
+
+    async def within(effect: Within[Any]) -> Any:
+        with shared_deadline(effect.due_ms / 1000):
+            return await ask(effect.call)
+
+    ask = async_asking(store, on_event)
+    return _by_kind({Emit: emit, Wait: wait, Pause: pause, Doubts: doubts, Within: within, **others}, ask)
+
+
+def _by_kind(performers: Performers, ask: Callable[[Effect[Any]], Any]) -> Callable[[Effect[Any]], Any]:
+    """Whatever nobody else performs is a call on the store. This awaits nothing, so it is the same for both faces."""
+    find: Callable[..., Callable[[Effect[Any]], Any]] = performers.get
+
+    def perform(effect: Effect[Any]) -> Any:
+        return find(type(effect), ask)(effect)
+
+    return perform
+
+
+@runtime_checkable
+class Answering(Protocol):
+    """A store whose named methods may only make a call value of their arguments (`semel.stores.faces`)."""
+
+    def answering(self) -> Callable[[Effect[Any]], Any] | None:
+        """What takes the call values themselves; None when some method does more than to make one."""
+        ...
+
+
+def asking(store: Store, on_event: OnEvent) -> Callable[[Effect[Any]], Any]:
+    """How `store` is asked, and a listener that wants to know how long that takes is told; others pay nothing."""
+    listener, ask = _call_listener(on_event), _direct(store)
+
+    def timed(call: Effect[Any]) -> Any:
+        with Timing(listener, _name(call)) if listener is not None else nullcontext():
+            return ask(call)
+
+    return ask if listener is None else timed
+
+
+def async_asking(store: AsyncStore, on_event: OnEvent) -> Callable[[Effect[Any]], Awaitable[Any]]:
+    """The same for an async `store`."""
+    listener, ask = _call_listener(on_event), _direct(store)
+
+    async def timed(call: Effect[Any]) -> Any:
+        with Timing(listener, _name(call)) if listener is not None else nullcontext():
+            return await ask(call)
+
+    return ask if listener is None else timed
+
+
+def _direct(store: Store | AsyncStore) -> Callable[[Effect[Any]], Any]:
+    """What takes a call as it is: the store itself if it can, else whichever of its methods the call names."""
+    if isinstance(store, Answering) and (answer := store.answering()) is not None:
+        return answer
+    return lambda call: _ask(store, call)
+
+
+def _ask(store: Store | AsyncStore, call: Effect[Any]) -> Any:
+    """Make the call that the effect names. Both faces spell it the same way; the async one answers with a coroutine."""
+    match call:
+        case Claim(key, fingerprint, owner, lease_ms, retention_ms, takeover):
+            return store.claim(
+                key, fingerprint, owner=owner, lease_ms=lease_ms, retention_ms=retention_ms, takeover=takeover
+            )
+        case Complete(lease, result, retention_ms, refuse_ms):
+            return store.complete(lease, result, retention_ms=retention_ms, refuse_ms=refuse_ms)
+        case Renew(lease, lease_ms):
+            return store.renew(lease, lease_ms=lease_ms)
+        case Release(lease):
+            return store.release(lease)
+        case Read(key):
+            return store.get(key)
+        case _:
+            raise TypeError(f"no store performs {call!r}")
+
+
+def _call_listener(on_event: OnEvent) -> CallListener | None:
+    """The listener, if it wants to know how long the store takes; those who do not pay nothing for it."""
+    listener: object = inspect.unwrap(on_event)
+    return listener if isinstance(listener, CallListener) else None
+
+
+def _name(call: Effect[Any]) -> str:
+    return type(call).__name__.lower()
+
+
+def _pause_s(pause: Pause) -> float:
+    pause_s = pause.pause_ms / 1000
+    return pause_s if pause.due_ms is None else max(0.0, min(pause_s, pause.due_ms / 1000 - time.monotonic()))
+
+
+def _ms_since(started: float) -> int:
+    return round((time.monotonic() - started) * 1000)
