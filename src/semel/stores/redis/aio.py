@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, TypeVar
-
-from redis.asyncio import ConnectionPool, Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 
 from semel.core.effects import Effect, Plan
 from semel.core.records import Key
@@ -20,10 +16,10 @@ from semel.store import Clock, Counts, Filter, Page
 from semel.stores.coalesced import CoalescedFace
 from semel.stores.redis.check import check
 from semel.stores.redis.commands import Command
-from semel.stores.redis.driver import Failures, Settings, ours
+from semel.stores.redis.driver import AsyncRedisConnections, ours
 from semel.stores.redis.scripts import Scripts
+from semel.stores.redis.settings import Settings
 from semel.stores.redis.watch import NEVER_LOOKED, POLL_S, AsyncListener
-from semel.stores.redis.wire import Wire
 from semel.stores.waiters import AsyncWaiters, changed_key
 
 T = TypeVar("T")
@@ -34,48 +30,23 @@ class AsyncLink:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._failures = Failures(settings)
-        # The driver's own time-out costs a task for each command and, before Python 3.12, can swallow a cancellation.
-        options = settings.driver_options(Retry(NoBackoff(), 0), socket_timeout=None)
-        self._pool = ConnectionPool.from_url(settings.url, **options)
-        self._understand: Mapping[Any, Any] = dict(Redis(connection_pool=self._pool).response_callbacks)
-        self._wires = [Wire(self._pool, settings.timeout_s) for _ in range(settings.pool_max)]
-        self._idle: asyncio.LifoQueue[Wire] = asyncio.LifoQueue()
-        for wire in self._wires:
-            self._idle.put_nowait(wire)
+        self._connections = AsyncRedisConnections(settings)
         self._checked = AsyncOnce()
         self.waiters = AsyncWaiters()
-        self.listener = AsyncListener(self._pool, self.waiters)
+        self.listener = AsyncListener(self._connections.pool, self.waiters)
 
-    def run(self, plan: Plan[T]) -> Coroutine[Any, Any, T]:
-        return adrive(plan, self._perform) if self._checked.done else self._check_and_run(plan)
-
-    async def _check_and_run(self, plan: Plan[T]) -> T:
-        await self._checked.do(lambda: adrive(check(self._settings.shown, self._settings.accepted), self._perform))
+    async def run(self, plan: Plan[T]) -> T:
+        if not self._checked.done:
+            await self._checked.do(lambda: adrive(check(self._settings.shown, self._settings.accepted), self._perform))
         return await adrive(plan, self._perform)
 
     async def close(self) -> None:
         await self.listener.close()
-        for wire in self._wires:
-            await wire.close()
+        await self._connections.close()
 
     async def _perform(self, effect: Effect[Any]) -> Any:
         assert isinstance(effect, Command)
-        words = effect.words
-        wire = None if self._idle.empty() else self._idle.get_nowait()
-        try:
-            with self._failures:
-                if wire is not None and wire.ready:  # a time-out around it would cost half as much as the exchange
-                    reply = await wire.ask(words)
-                else:
-                    async with asyncio.timeout(self._settings.timeout_s):
-                        wire = wire or await self._idle.get()
-                        reply = await wire.ask(words)
-        finally:
-            if wire is not None:
-                self._idle.put_nowait(wire)
-        understand = self._understand.get(words[0])
-        return reply if understand is None else understand(reply)
+        return await self._connections.ask(effect.words)
 
 
 class AsyncRedisStore(CoalescedFace):

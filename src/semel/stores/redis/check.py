@@ -9,26 +9,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from semel.core.effects import Plan, do
 from semel.errors import StoreMisconfigured, StoreUnavailable
 from semel.stores.redis.commands import Command, LoginRefused
+from semel.stores.redis.settings import Accepted
 
 VERSION_MIN = (6, 2)
 
 
 class RedisSettingsWarning(UserWarning):
     """The server's settings do not keep, or do not show that they keep, what semel was told is stored."""
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """What the URL's options accept."""
-
-    eviction: bool = False
-    no_persistence: bool = False
-    unverified: bool = False
 
 
 def check(shown: str, accepted: Accepted) -> Plan[None]:

@@ -10,10 +10,10 @@ from semel.core.records import Key
 from semel.errors import StoreMisconfigured
 from semel.store import Finding
 from semel.stores import examination
-from semel.stores.redis.check import VERSION_MIN, Accepted
+from semel.stores.redis.check import VERSION_MIN
 from semel.stores.redis.commands import Command, LoginRefused
-from semel.stores.redis.driver import Settings
 from semel.stores.redis.layout import VERSION, frame, name_of
+from semel.stores.redis.settings import Accepted, Settings
 
 Run = Callable[[Effect[Any]], Any]
 PROMISE = Finding(

@@ -1,94 +1,164 @@
-"""Connections: the URL and its options, the driver's settings, and the one place where a driver's error becomes ours.
+"""Connections to Redis, for threads and for tasks, and the one place where a driver's error becomes ours.
 
-The driver never repeats a command by itself: a failed exchange is reported ("may have happened"), its connection is
-thrown away, and it is the caller who repeats, with the same owner. An idle connection that the server closed is noticed
-before anything is sent on it.
+redis-py is used through its public names only: connections are made, asked and closed one by one. Its client and its
+pool do more for each command (retries, events, metrics) than the exchange itself costs.
+
+redis-py never repeats a command for us: a failed exchange is reported ("may have happened"), its connection is closed,
+and the caller repeats, with the same owner. A connection that was left half-way is closed, too: the next caller would
+read the reply that is still to come. An idle connection that the server closed, or that holds a reply nobody waits
+for, is noticed before anything is sent on it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
-from dataclasses import dataclass, field
+import threading
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import redis
+import redis.asyncio
+import redis.asyncio.retry
+from hiredis import pack_command
 from redis import exceptions
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from semel.errors import RecordUnreadable, StoreError, StoreMisconfigured, StoreTimeout, StoreUnavailable
-from semel.stores.redis.check import Accepted
-from semel.stores.redis.commands import LoginRefused, ScriptMissing
-from semel.stores.url import StoreUrl
+from semel.stores.redis.commands import LoginRefused, ScriptMissing, Word
+from semel.stores.redis.settings import Settings
 
-SCHEMES = {"redis": "redis", "valkey": "redis", "rediss": "rediss", "valkeys": "rediss"}
-TLS_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Where the server is and how to talk to it. Made from a URL: see `parse`."""
-
-    url: str
-    shown: str
-    prefix: str = "semel"
-    timeout_ms: int = 5_000
-    pool_max: int = 16
-    accepted: Accepted = field(default_factory=Accepted)
-    tls: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def timeout_s(self) -> float:
-        return self.timeout_ms / 1000
-
-    def driver_options(self, retry: Any, *, socket_timeout: float | None) -> dict[str, Any]:
-        """What both faces give to the driver's pool. `retry` is the face's kind of "never"."""
-        network = {"socket_connect_timeout": self.timeout_s, "socket_keepalive": True}
-        place = {} if self.url.startswith("unix:") else network
-        return {"socket_timeout": socket_timeout, **place, "protocol": 2, "retry": retry, **self.tls}
-
-    def busy(self) -> StoreTimeout:
-        return StoreTimeout(
-            f"{self.shown}: all {self.pool_max} connections were busy for {self.timeout_ms} ms: raise pool_max"
-        )
+NEARLY_WHOLE = 0.8
+"""A call that has this part of its time left is not worth a limit of its own."""
+LEAST_S = 0.01
 
 
-def parse(url: StoreUrl) -> Settings:
-    """Take the options that are ours; what is left over is refused by `url.finish`."""
-    prefix = url.text_option("prefix", "semel")
-    if not re.fullmatch(r"[A-Za-z0-9_.:-]{1,64}", prefix):
-        raise StoreMisconfigured(f"{url.shown}: option prefix must be 1 to 64 of A-Z a-z 0-9 _ . : -, not {prefix!r}")
-    accepted = Accepted(
-        eviction=url.flag("accept_eviction"),
-        no_persistence=url.flag("accept_no_persistence"),
-        unverified=url.flag("accept_unverified"),
-    )
-    return Settings(
-        url=_driver_url(url),
-        shown=url.shown,
-        prefix=prefix,
-        timeout_ms=url.number("timeout_ms", 5_000, least=1, most=600_000),
-        pool_max=url.number("pool_max", 16, least=1, most=10_000),
-        accepted=accepted,
-        tls=_tls(url) if SCHEMES[url.parts.scheme] == "rediss" else {},
-    )
+class RedisConnections:
+    """For threads: each command has a connection to itself, of at most `pool_max`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._failures = Failures(settings)
+        options = _options(settings, Retry(NoBackoff(), 0), socket_timeout=settings.timeout_s)
+        self.pool = redis.ConnectionPool.from_url(settings.url, **options)
+        self._readers: Mapping[Any, Any] = redis.Redis(connection_pool=self.pool).response_callbacks
+        self._opened: list[Any] = []
+        self._idle: list[Any] = []
+        self._free = threading.BoundedSemaphore(settings.pool_max)
+
+    def ask(self, words: Sequence[Word], due_s: float) -> Any:
+        """Send one command, and return its reply, by `due_s` at the latest."""
+        if not self._free.acquire(timeout=max(0.0, due_s - time.monotonic())):
+            raise StoreTimeout(
+                f"{self._settings.shown}: all {self._settings.pool_max} connections were busy for "
+                f"{self._settings.timeout_ms} ms: raise pool_max"
+            )
+        try:
+            with self._failures:
+                reply = self._exchange(words, due_s)
+        finally:
+            self._free.release()
+        read = self._readers.get(words[0])
+        return reply if read is None else read(reply)
+
+    def close(self) -> None:
+        for connection in self._opened:
+            connection.disconnect()
+
+    def _exchange(self, words: Sequence[Word], due_s: float) -> Any:
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self.pool.connection_class(**self.pool.connection_kwargs)
+            self._opened.append(connection)
+        try:
+            _limit(connection, due_s - time.monotonic(), self._settings.timeout_s)
+            _ensure(connection)
+            connection.send_packed_command(connection.pack_command(*words), check_health=False)
+            return connection.read_response()
+        except redis.ResponseError:
+            raise
+        except BaseException:
+            connection.disconnect()
+            raise
+        finally:
+            self._idle.append(connection)
 
 
-def _driver_url(url: StoreUrl) -> str:
-    """The same place in the driver's words: redis://host:port/database, or redis:///path/of/a.sock for a socket."""
-    parts, place = url.parts, url.parts.path.lstrip("/")
+class AsyncRedisConnections:
+    """The same for the tasks of one event loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._failures = Failures(settings)
+        # redis-py's own time-out costs a task for each command and, before Python 3.12, can swallow a cancellation.
+        options = _options(settings, redis.asyncio.retry.Retry(NoBackoff(), 0), socket_timeout=None)
+        self.pool = redis.asyncio.ConnectionPool.from_url(settings.url, **options)
+        self._readers: Mapping[Any, Any] = redis.asyncio.Redis(connection_pool=self.pool).response_callbacks
+        self._opened: list[Any] = []
+        self._idle: list[Any] = []
+        self._free = asyncio.Semaphore(settings.pool_max)
+
+    async def ask(self, words: Sequence[Word]) -> Any:
+        """Send one command, and return its reply, in time or not at all."""
+        with self._failures:
+            async with asyncio.timeout(self._settings.timeout_s), self._free:
+                reply = await self._exchange(words)
+        read = self._readers.get(words[0])
+        return reply if read is None else read(reply)
+
+    async def close(self) -> None:
+        for connection in self._opened:
+            await connection.disconnect()
+
+    async def _exchange(self, words: Any) -> Any:
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self.pool.connection_class(**self.pool.connection_kwargs)
+            self._opened.append(connection)
+        try:
+            await self.pool.ensure_connection(connection)
+            await connection.send_packed_command(pack_command(words), check_health=False)
+            return await connection.read_response()
+        except redis.ResponseError:
+            raise
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        finally:
+            self._idle.append(connection)
+
+
+def _options(settings: Settings, retry: Any, *, socket_timeout: float | None) -> dict[str, Any]:
+    """What both faces give to redis-py. `retry` is the face's kind of "never"."""
+    network = {"socket_connect_timeout": settings.timeout_s, "socket_keepalive": True}
+    place = {} if settings.url.startswith("unix:") else network
+    return {"socket_timeout": socket_timeout, **place, "protocol": 2, "retry": retry, **settings.tls}
+
+
+def _limit(connection: Any, left_s: float, timeout_s: float) -> None:
+    """Let `connection` wait for `left_s` at most, in each of its steps. Nearly always that is the whole time."""
+    limit_s = timeout_s if left_s > NEARLY_WHOLE * timeout_s else max(left_s, LEAST_S)
+    if connection.socket_timeout != limit_s:
+        connection.socket_timeout = limit_s
+        if hasattr(connection, "socket_connect_timeout"):
+            connection.socket_connect_timeout = limit_s
+        connection.disconnect()  # what is open keeps the limit that it was opened with
+
+
+def _ensure(connection: Any) -> None:
+    """Connect, or connect again if the server closed it meanwhile."""
+    connection.connect()
     try:
-        host, _ = parts.hostname, parts.port
-    except ValueError as error:
-        raise StoreMisconfigured(f"{url.shown}: {error}") from None
-    if not host and place and not place.isdecimal():
-        database = url.number("database", 0, least=0, most=1_000_000)
-        return f"unix://{parts.netloc}{parts.path}?db={database}"
-    if place and not place.isdecimal():
-        raise StoreMisconfigured(f"{url.shown}: the database of Redis is a number, not {place!r}")
-    return parts._replace(scheme=SCHEMES[parts.scheme], query="", fragment="").geturl()
-
-
-def _tls(url: StoreUrl) -> dict[str, Any]:
-    given = {name: url.text_option(name) for name in TLS_FILES}
-    return {name: value for name, value in given.items() if value}
+        if not connection.can_read():
+            return
+    except (redis.RedisError, OSError):
+        pass
+    connection.disconnect()
+    connection.connect()
 
 
 class Failures:

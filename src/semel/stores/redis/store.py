@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, TypeVar
-
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from semel.core.effects import Effect, Plan
 from semel.core.records import Key
@@ -23,15 +18,13 @@ from semel.stores.faces import Face
 from semel.stores.redis.check import check
 from semel.stores.redis.commands import Command
 from semel.stores.redis.doctor import examine
-from semel.stores.redis.driver import Failures, Settings, ours
+from semel.stores.redis.driver import RedisConnections, ours
 from semel.stores.redis.scripts import Scripts
+from semel.stores.redis.settings import Settings
 from semel.stores.redis.watch import NEVER_LOOKED, POLL_S, Listener
 from semel.stores.waiters import Waiters, changed_key
 
 T = TypeVar("T")
-NEARLY_WHOLE = 0.8
-"""A call that has this part of its time left is not worth a limit of its own."""
-LEAST_S = 0.01
 
 
 class Link:
@@ -39,16 +32,10 @@ class Link:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._failures = Failures(settings)
-        options = settings.driver_options(Retry(NoBackoff(), 0), socket_timeout=settings.timeout_s)
-        self._pool = redis.ConnectionPool.from_url(settings.url, **options)
-        self._understand: Mapping[Any, Any] = redis.Redis(connection_pool=self._pool).response_callbacks
-        self._connections: list[Any] = []
-        self._idle: list[Any] = []
-        self._free = threading.BoundedSemaphore(settings.pool_max)
+        self._connections = RedisConnections(settings)
         self._checked = Once()
         self.waiters = Waiters()
-        self.listener = Listener(self._pool, self.waiters)
+        self.listener = Listener(self._connections.pool, self.waiters)
 
     def run(self, plan: Plan[T]) -> T:
         """A call has one deadline for all that it waits for: a free connection, a new one, and every command."""
@@ -72,43 +59,11 @@ class Link:
 
     def close(self) -> None:
         self.listener.close()
-        for connection in self._connections:
-            connection.disconnect()
+        self._connections.close()
 
     def _perform(self, due_s: float, effect: Effect[Any]) -> Any:
         assert isinstance(effect, Command)
-        if not self._free.acquire(timeout=max(0.0, due_s - time.monotonic())):
-            raise self._settings.busy()
-        try:
-            with self._failures:
-                reply = self._exchange(effect.words, due_s)
-        finally:
-            self._free.release()
-        understand = self._understand.get(effect.words[0])
-        return reply if understand is None else understand(reply)
-
-    def _exchange(self, words: Any, due_s: float) -> Any:
-        """One command on a connection of its own: the driver's ways around that cost more than the exchange itself.
-
-        One that failed or was left half-way is closed, and connects again: a late reply is nobody else's.
-        """
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            connection = self._pool.connection_class(**self._pool.connection_kwargs)
-            self._connections.append(connection)
-        try:
-            _limit(connection, due_s - time.monotonic(), self._settings.timeout_s)
-            _ensure(connection)
-            connection.send_packed_command(connection.pack_command(*words), check_health=False)
-            return connection.read_response()
-        except redis.ResponseError:
-            raise
-        except BaseException:
-            connection.disconnect()
-            raise
-        finally:
-            self._idle.append(connection)
+        return self._connections.ask(effect.words, due_s)
 
 
 class RedisStore(Face):
@@ -175,28 +130,6 @@ class RedisStore(Face):
 
     def _now(self) -> int | None:
         return None if self._clock is None else self._clock()
-
-
-def _limit(connection: Any, left_s: float, timeout_s: float) -> None:
-    """Let `connection` wait for `left_s` at most, in each of its steps. Nearly always that is the whole time."""
-    limit_s = timeout_s if left_s > NEARLY_WHOLE * timeout_s else max(left_s, LEAST_S)
-    if connection.socket_timeout != limit_s:
-        connection.socket_timeout = limit_s
-        if hasattr(connection, "socket_connect_timeout"):
-            connection.socket_connect_timeout = limit_s
-        connection.disconnect()  # what is open keeps the limit that it was opened with
-
-
-def _ensure(connection: Any) -> None:
-    """Connect, or connect again if the server closed it meanwhile."""
-    connection.connect()
-    try:
-        if not connection.can_read():
-            return
-    except (redis.RedisError, OSError):
-        pass
-    connection.disconnect()
-    connection.connect()
 
 
 def _reply(reply: Any) -> Any:

@@ -1,10 +1,9 @@
-"""The exchange of the async face: what makes a connection useless, and that nothing else does."""
+"""The connections of the async face: what makes one useless, and that nothing else does."""
 
 import asyncio
 import datetime
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,12 @@ from cryptography.x509.oid import NameOID
 
 from semel import Occupied, Result, StoreUnavailable
 from semel.errors import StoreTimeout
-from semel.stores.redis import wire
 from semel.stores.redis.aio import AsyncRedisStore
 from semel.testing.proxy import Fault, FaultProxy
 from servers.process import free_port
 from servers.redis import RedisServer
 from stores.redis_cases import CLAIM, KEY, async_store, client, granted, key, server
+from waiting import until
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 SHORT = "timeout_ms=200"
@@ -35,26 +34,15 @@ def run(request: pytest.FixtureRequest) -> Run:
     return {"asyncio": asyncio.run, "uvloop": uvloop.run}[request.param]
 
 
-@contextmanager
-def opened() -> Iterator[list[wire.Replies]]:
-    """The connections that are opened meanwhile."""
-    made: list[wire.Replies] = []
-    with pytest.MonkeyPatch.context() as patch:
-        init = wire.Replies.__init__
-
-        def noted(self: wire.Replies, *arguments: Any) -> None:
-            made.append(self)
-            init(self, *arguments)
-
-        patch.setattr(wire.Replies, "__init__", noted)
-        yield made
+def opened(store: AsyncRedisStore) -> list[Any]:
+    """The connections of the store, as the driver has them."""
+    return store._link.get()._connections._opened
 
 
-def assert_another(made: list[wire.Replies]) -> None:
-    """The first was given up, and what came after it was asked on a connection of its own."""
-    first, second = made
-    assert first._transport is not second._transport
-    assert first._transport.is_closing()
+async def until_seen(connection: Any) -> None:
+    """Until something came that nobody waits for: a reply, or the end of the connection."""
+    while not await connection.can_read():
+        await asyncio.sleep(0.001)
 
 
 async def _use(store: AsyncRedisStore) -> None:
@@ -70,39 +58,38 @@ async def _use(store: AsyncRedisStore) -> None:
 
 def test_one_connection_serves_one_call_after_another(private_redis: RedisServer, run: Run) -> None:
     async def main() -> None:
-        async with async_store(private_redis.url) as store:
-            await _use(store)
+        with FaultProxy(private_redis.url) as proxy:
+            async with async_store(proxy.url) as store:
+                await _use(store)
+                await asyncio.gather(*(store.get(key(number)) for number in range(5)))
+                assert proxy.connections == 1
 
-    with opened() as made:
-        run(main())
-    assert len(made) == 1
+    run(main())
 
 
 def test_a_reply_that_nobody_asked_for_ends_the_connection(private_redis: RedisServer, run: Run) -> None:
     async def main() -> None:
-        async with async_store(private_redis.url) as store:
-            granted(await store.claim(KEY, "f", owner="owner", **CLAIM))
-            made[0]._transport.write(b"*2\r\n$4\r\nECHO\r\n$4\r\nlate\r\n")
-            while made[0].usable:
-                await asyncio.sleep(0.001)
-            assert isinstance(await store.claim(KEY, "f", owner="other", **CLAIM), Occupied)
-            assert_another(made)
+        with FaultProxy(private_redis.url) as proxy:
+            async with async_store(proxy.url) as store:
+                granted(await store.claim(KEY, "f", owner="owner", **CLAIM))
+                (connection,) = opened(store)
+                await connection.send_command("ECHO", "late", check_health=False)
+                await until_seen(connection)
+                assert isinstance(await store.claim(KEY, "f", owner="other", **CLAIM), Occupied)
+                assert proxy.connections == 2
 
-    with opened() as made:
-        run(main())
+    run(main())
 
 
-def test_an_end_that_was_seen_is_not_written_to(private_redis: RedisServer, run: Run) -> None:
-    """The loop tells of the end of what comes before it tells of the end of the connection."""
-
+def test_an_idle_connection_that_the_server_closed_is_not_a_failure(private_redis: RedisServer, run: Run) -> None:
     async def main() -> None:
         async with async_store(private_redis.url) as store:
             await store.get(KEY)
-            made[0].eof_received()
+            driver.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            await until_seen(opened(store)[0])
             assert await store.get(KEY) is None
-            assert_another(made)
 
-    with opened() as made:
+    with client(private_redis.url) as driver:
         run(main())
 
 
@@ -110,14 +97,17 @@ def test_what_follows_a_reply_is_not_the_next_one_s(private_redis: RedisServer, 
     """Two replies in one piece: the first is the answer, the other must not be taken for the next answer."""
 
     async def main() -> None:
-        async with async_store(private_redis.url) as store:
-            await store.get(KEY)
-            assert await made[0].to(b"PING\r\nECHO late\r\n") == b"PONG"
-            assert await store.get(KEY) is None
-            assert_another(made)
+        with FaultProxy(private_redis.url) as proxy:
+            async with async_store(proxy.url) as store:
+                await store.get(KEY)
+                (connection,) = opened(store)
+                await connection.send_packed_command(b"PING\r\nECHO late\r\n", check_health=False)
+                assert await connection.read_response() == b"PONG"
+                await until_seen(connection)
+                assert await store.get(KEY) is None
+                assert proxy.connections == 2
 
-    with opened() as made:
-        run(main())
+    run(main())
 
 
 def test_a_caller_that_left_takes_its_connection_along(private_redis: RedisServer, run: Run) -> None:
@@ -134,10 +124,9 @@ def test_a_caller_that_left_takes_its_connection_along(private_redis: RedisServe
                 assert await store.get(key(2)) is None
                 proxy.let_go()
                 assert isinstance(await store.claim(KEY, "f", owner="other", **CLAIM), Occupied)
-                assert_another(made)
+                assert proxy.connections == 2
 
-    with opened() as made:
-        run(main())
+    run(main())
 
 
 @pytest.mark.parametrize("fault", [Fault.CUT_BEFORE, Fault.CUT_AFTER, Fault.HALF_CLOSE, Fault.GARBLE])
@@ -160,8 +149,6 @@ def test_a_broken_exchange_is_the_error_of_its_caller_only(private_redis: RedisS
 
 
 def test_every_exchange_has_its_own_time(private_redis: RedisServer, run: Run) -> None:
-    """One timer watches all exchanges of a connection: one that began later is late later."""
-
     async def main() -> None:
         async with async_store(f"{private_redis.url}?{SHORT}") as store:
             await store.get(KEY)
@@ -181,12 +168,11 @@ def test_tasks_share_a_bounded_number_of_connections(private_redis: RedisServer,
     async def main() -> None:
         async with async_store(f"{private_redis.url}?pool_max=2") as store:
             await asyncio.gather(*(each() for each in (store.scan, store.counts) for _ in range(50)))
-            assert len(made) == 2
+            assert len(opened(store)) == 2
             with client(private_redis.url) as driver:
                 assert len(driver.client_list()) == 3
 
-    with opened() as made:
-        run(main())
+    run(main())
 
 
 def test_tasks_wait_for_a_connection_only_so_long(private_redis: RedisServer, run: Run) -> None:
@@ -202,60 +188,27 @@ def test_tasks_wait_for_a_connection_only_so_long(private_redis: RedisServer, ru
     run(main())
 
 
+def test_a_late_exchange_takes_its_connection_along(private_redis: RedisServer, run: Run) -> None:
+    async def main() -> None:
+        with FaultProxy(private_redis.url) as proxy:
+            async with async_store(f"{proxy.url}?{SHORT}") as store:
+                await store.get(KEY)
+                proxy.inject(Fault.HOLD_REPLY)
+                with pytest.raises(StoreTimeout, match="nothing within 200 ms"):
+                    await store.get(KEY)
+                proxy.let_go()
+                assert await store.get(KEY) is None
+                assert proxy.connections == 2
+
+    run(main())
+
+
 def test_closing_leaves_nothing_open(private_redis: RedisServer, run: Run) -> None:
     async def main() -> None:
         async with async_store(private_redis.url) as store:
             await asyncio.gather(store.get(KEY), store.scan(), store.counts())
-        assert all(each._transport.is_closing() for each in made)
-        assert not [each for each in made if each._timer is not None and not each._timer.cancelled()]
-
-    with opened() as made:
-        run(main())
-    assert made
-
-
-def test_a_driver_that_does_not_show_its_transport(
-    private_redis: RedisServer, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(wire, "_transport", lambda connection: None)
-
-    async def main() -> None:
-        with FaultProxy(private_redis.url) as proxy:
-            async with async_store(proxy.url) as store:
-                await _use(store)
-                connections = proxy.connections
-                await asyncio.gather(*(store.get(key(number)) for number in range(5)))
-                assert proxy.connections == connections
-                proxy.inject(Fault.CUT_AFTER)
-                with pytest.raises(StoreUnavailable):
-                    await store.get(KEY)
-                assert await store.get(KEY) is None
-            async with async_store(f"{proxy.url}?{SHORT}") as store:
-                await store.get(KEY)
-                proxy.inject(Fault.HOLD_REPLY)
-                with pytest.raises(StoreUnavailable, match="nothing within 200 ms"):
-                    await store.get(KEY)
-                proxy.let_go()
-                assert await store.get(KEY) is None
-
-    with opened() as made:
-        run(main())
-    assert not made
-
-
-def test_its_idle_connection_that_the_server_closed_is_not_a_failure(
-    private_redis: RedisServer, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(wire, "_transport", lambda connection: None)
-
-    async def main() -> None:
-        async with async_store(f"{private_redis.url}?pool_max=1") as store:
-            await store.get(KEY)
-            driver.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-            stream = store._link.get()._wires[0]._connection._reader
-            while not stream.at_eof():
-                await asyncio.sleep(0.001)
-            assert await store.get(KEY) is None
+            assert len(driver.client_list()) > 1
+        until(lambda: len(driver.client_list()) == 1)
 
     with client(private_redis.url) as driver:
         run(main())
@@ -270,13 +223,10 @@ def test_tls(tmp_path: Path, run: Run) -> None:
         async with async_store(url) as store:
             await _use(store)
             driver.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-            while made[-1].usable:
-                await asyncio.sleep(0.001)
+            await until_seen(opened(store)[0])
             assert await store.get(key(3)) is None
-        assert len(made) == 2
 
     with (
-        opened() as made,
         server("--tls-port", str(port), "--tls-auth-clients", "no", *files) as running,
         client(running.url) as driver,
     ):
