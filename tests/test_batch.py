@@ -8,7 +8,7 @@ import pytest
 
 from semel.errors import StoreMisconfigured, StoreTimeout, StoreUnavailable
 from semel.runtime.deadline import SHARED_DUE_S, shared_deadline
-from semel.stores.batching import AWAY_AFTER, BATCH_MAX, HALVED_FROM, Batcher
+from semel.stores.batching import AWAY_AFTER, BATCH_MAX, Batcher
 
 Told = list[tuple[str, object]]
 
@@ -64,31 +64,12 @@ class TestBatching:
 
         run(main())
 
-    @pytest.mark.parametrize(("callers", "sizes"), [(HALVED_FROM - 1, [47]), (HALVED_FROM, [24, 24]), (65, [33, 32])])
-    def test_many_who_come_at_once_go_out_in_two_halves(self, callers: int, sizes: list[int]) -> None:
+    def test_many_who_come_at_once_go_out_as_one(self) -> None:
         async def main() -> None:
-            wire = Wire(held=True)
-            tasks = start(Batcher(wire.send), *(f"n{number}" for number in range(callers)))
-            await turn()
-            assert len(wire.sent) == 1, "one batch in flight"
-            wire.free.set()
-            assert await outcome(tasks) == [f"N{number}" for number in range(callers)]
-            assert [len(sent) for sent in wire.sent] == sizes
-
-        run(main())
-
-    @pytest.mark.parametrize("halves", [True, False])
-    def test_what_gathered_meanwhile_and_who_has_no_halves_goes_out_whole(self, halves: bool) -> None:
-        async def main() -> None:
-            wire = Wire(held=halves)
-            batcher = Batcher(wire.send, halves=halves)
-            first = start(batcher, "a") if halves else []
-            await turn()
-            rest = start(batcher, *(f"n{number}" for number in range(2 * HALVED_FROM)))
-            await turn()
-            wire.free.set()
-            await outcome(first + rest)
-            assert [len(sent) for sent in wire.sent] == [1, 2 * HALVED_FROM][not halves :]
+            wire = Wire()
+            names = [f"n{number}" for number in range(100)]
+            assert await outcome(start(Batcher(wire.send), *names)) == [name.upper() for name in names]
+            assert wire.sent == [names]
 
         run(main())
 

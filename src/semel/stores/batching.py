@@ -21,8 +21,6 @@ from semel.runtime.deadline import SHARED_DUE_S, find_due_s, tell_due
 C = TypeVar("C")
 R = TypeVar("R")
 BATCH_MAX = 256
-HALVED_FROM = 48
-"""So many calls that come at once are sent in two halves: while the store has the one, this process has the other."""
 SPOKEN_BY = 1.05
 """What part of the time of a call its caller waits for the reason why there is no answer."""
 AWAY_AFTER = 2
@@ -42,9 +40,6 @@ class Batcher(Generic[C, R]):
 
     `timeout_s` bounds a call from when it is asked for until its caller is answered; `late` is what is said then.
     `send` has the same bound and better words for what it waited for, so it may speak first (`SPOKEN_BY`).
-
-    Callers who were answered together ask together again, and without `halves` the store and this process would wait
-    for each other in turn. What has gathered while a batch was in flight is never halved.
     """
 
     def __init__(
@@ -53,14 +48,12 @@ class Batcher(Generic[C, R]):
         *,
         orphaned: Callable[[C, R | BaseException], None] | None = None,
         batch_max: int = BATCH_MAX,
-        halves: bool = True,
         timeout_s: float | None = None,
         late: str = "the store did not answer in time",
     ) -> None:
         self._send = send
         self._orphaned = orphaned
         self._batch_max = batch_max
-        self._halves = halves
         self._timeout_s = timeout_s
         self._late = late
         self._waiting: deque[Member[C, R]] = deque()
@@ -116,15 +109,12 @@ class Batcher(Generic[C, R]):
             await landing
 
     async def _send_all(self) -> None:
-        came = len(self._waiting)
-        most = (came + 1) // 2 if self._halves and came >= HALVED_FROM else came
         try:
             while self._waiting:
-                if batch := self._take(most):
+                if batch := self._take():
                     self._flight = batch
                     await self._send_batch(batch)
                     self._land()
-                    most = self._batch_max
         finally:
             self._sender = None
             for _, future, _ in (*self._flight, *self._waiting):  # only when the event loop is shut down around us
@@ -132,8 +122,8 @@ class Batcher(Generic[C, R]):
             self._waiting.clear()
             self._land()
 
-    def _take(self, most: int) -> list[Member[C, R]]:
-        count = min(most, self._batch_max, len(self._waiting))
+    def _take(self) -> list[Member[C, R]]:
+        count = min(self._batch_max, len(self._waiting))
         taken = [self._waiting.popleft() for _ in range(count)]
         return [member for member in taken if not member[1].done()]  # never sent: there is nothing to give back
 

@@ -22,12 +22,8 @@ DRAIN_S = 1.0
 
 
 class CoalescedFace(AsyncFace):
-    """Calls of one kind share a lane, with one batch in flight. Stores that take mixed batches override `_lane`.
+    """Calls of one kind share a lane, with one batch in flight. Stores that take mixed batches override `_lane`."""
 
-    Those that do one thing at a time set `_halves` to False: there is nothing else that they could do meanwhile.
-    """
-
-    _halves = True
     _timeout_s: float | None = None
     """How long a caller waits, whatever becomes of its call meanwhile; `_late` is what it is told then."""
     _late = "the store did not answer in time"
@@ -48,7 +44,7 @@ class CoalescedFace(AsyncFace):
         lane = lanes.get(name)
         if lane is None:
             lane = lanes[name] = Batcher(
-                self._send, orphaned=self._orphaned, halves=self._halves, timeout_s=self._timeout_s, late=self._late
+                self._send, orphaned=self._orphaned, timeout_s=self._timeout_s, late=self._late
             )
         return lane.call(call)
 

@@ -50,8 +50,6 @@ class Threads:
 
 
 class AsyncSqliteStore(CoalescedFace):
-    _halves = False  # there is one writer
-
     def __init__(self, settings: Settings | str, *, clock: Clock | None = None) -> None:
         super().__init__()
         self._settings = Settings(settings) if isinstance(settings, str) else settings
