@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Context
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import hiredis
 import pytest
 
-import semel
 from semel.testing.proxy import Fault, FaultProxy, ProxyExchange
-
-PACKAGE = str(Path(semel.__file__).parent)
 
 
 class RoundTrips:
@@ -106,20 +100,3 @@ class CountingLoop(asyncio.SelectorEventLoop):
     ) -> asyncio.Handle:
         self.put_off += 1
         return super().call_soon(callback, *args, context=context)
-
-
-@contextmanager
-def calls_of_semel() -> Iterator[Callable[[], int]]:
-    """How many functions of semel were entered or resumed in the block."""
-    count = 0
-
-    def seen(frame: FrameType, event: str, _: object) -> None:
-        nonlocal count
-        count += event == "call" and frame.f_code.co_filename.startswith(PACKAGE)
-
-    before = sys.getprofile()
-    sys.setprofile(seen)
-    try:
-        yield lambda: count
-    finally:
-        sys.setprofile(before)
