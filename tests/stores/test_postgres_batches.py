@@ -11,7 +11,7 @@ from semel import Acquired, Key, Lease, Occupied, Result, open_async_store
 from semel.core.effects import Claim, Complete, Read, Release, Renew
 from semel.runtime.drive import drive
 from semel.stores.postgres.aio import AsyncPostgresStore
-from semel.stores.postgres.driver import Link
+from semel.stores.postgres.sessions import Link
 from semel.stores.postgres.settings import Settings
 from semel.stores.postgres.store import PostgresStore
 from semel.stores.sql.statements import Script, Statement

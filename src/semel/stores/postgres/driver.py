@@ -1,97 +1,179 @@
-"""One connection to PostgreSQL, in both faces, and what its failures mean.
+"""All that we use of psycopg's internals. `pyproject.toml` bounds its version.
 
-Straight to the server, statements are prepared once and planned once. A plan made for an empty table would read the
-whole table for ever, so on these connections, which run nothing but our statements, the planner may only take the ways
-that stay right as the table grows (`queries.py` does the other half of that). A pooler such as PgBouncer in transaction
-mode lets nothing survive a transaction: there every statement is planned when it is asked, by the table's size then.
+- `generators.execute`, `errors.error_from_result`, `Transformer.set_pgresult`, `Transformer.load_rows` and
+  `Connection.wait`: with them `Exchange` asks batches past psycopg's cursors. Without one of them cursors ask.
+- Generators of psycopg yield 1 to read and 2 to write, and are sent what came, or 0: `bounded` and `answered` do that.
+- psycopg itself calls `Connection.wait` and `Connection._connect_gen`, so that ours can give up a server that says
+  nothing. If it stops calling them, libpq's `connect_timeout` and the server's `statement_timeout` are left.
+
+Three fast paths, measured on the client's processor (docs/performance.md). All of them, and the public interface that
+they equal, are asked the same in tests/stores/test_postgres_driver.py.
+
+- `Exchange` equals `execute` and `fetchall` of a cursor: with `array`, 59 to 44 us for a claim and its completion.
+- `array` equals psycopg's own arrays, written as text item by item: that was a third of the cost of a batch.
+- `answered` equals `AsyncConnection.wait`, which sets a timer ten times a second: 12 to 25 % of a lone call.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Self, TypeVar
+from functools import partial
+from itertools import chain
+from struct import pack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import psycopg
-from psycopg import AsyncConnection, AsyncRawCursor, Connection, ConnectionInfo, RawCursor
-from psycopg.abc import PQGen, PQGenConn
-from psycopg.errors import ConnectionTimeout, DeadlockDetected, SerializationFailure
-from psycopg.pq import TransactionStatus
+from psycopg import AsyncConnection, Connection
+from psycopg.adapt import Dumper
+from psycopg.pq import ExecStatus, Format
+from psycopg.pq.abc import PGconn, PGresult
 
-from semel.core.effects import Effect
-from semel.errors import StoreMisconfigured, StoreTimeout, StoreUnavailable
-from semel.stores.postgres.arrays import ArrayDumper
-from semel.stores.postgres.exchange import Exchange, Silent, answered, bounded
-from semel.stores.postgres.queries import BACKEND
-from semel.stores.postgres.settings import Settings
-from semel.stores.sql.migrations import HOW_TO_MIGRATE
+from semel.stores.postgres.failures import Silent
 from semel.stores.sql.statements import Rows, Statement
 
+if TYPE_CHECKING:
+    from psycopg.abc import PQGen, PQGenConn
+
 RV = TypeVar("RV")
+W = TypeVar("W")
 Row = tuple[Any, ...]
-TRIES_MAX = 5
-"""How often a statement is tried that the server rolled back because of others (deadlock, serialization)."""
-
-SESSION = {
-    "plan_cache_mode": "force_generic_plan",
-    "enable_seqscan": "off",
-    "enable_hashjoin": "off",
-    "enable_mergejoin": "off",
-    "enable_bitmapscan": "off",
-    "jit": "off",
-    "default_transaction_isolation": "read committed",
-}
-GRANTS = "this user needs SELECT, INSERT, UPDATE, DELETE on semel_records and SELECT on semel_schema"
-READ_ONLY = "a standby, or read-only for this user: name the primary, or add target_session_attrs=read-write to the URL"
-POOLED = "something between here and the server changes connections: add prepare=false to the URL"
-STATEMENT_POOLING = "statement pooling mode"  # how PgBouncer says it, with the code of any broken protocol
-TRANSACTION_POOLING = "set pool_mode = transaction (or session) for this database in pgbouncer.ini"
-MEANINGS = {  # SQLSTATE: (class, what to do)
-    "42P01": (StoreMisconfigured, HOW_TO_MIGRATE),
-    "42703": (StoreMisconfigured, HOW_TO_MIGRATE),
-    "3F000": (StoreMisconfigured, HOW_TO_MIGRATE),
-    "42501": (StoreMisconfigured, GRANTS),
-    "22021": (StoreMisconfigured, "the database must have the encoding UTF8"),
-    "22P05": (StoreMisconfigured, "the database must have the encoding UTF8"),
-    "25006": (StoreUnavailable, READ_ONLY),
-    "26000": (StoreUnavailable, POOLED),
-    "42P05": (StoreUnavailable, POOLED),
-    "57014": (StoreTimeout, "the server took longer than timeout_ms"),
-}
-NO_LIMIT = float("inf")
-CONNECT_BY_S: ContextVar[float] = ContextVar("semel_postgres_connect_by", default=NO_LIMIT)
-"""When a connection that is being made is given up. libpq counts in whole seconds, and anew for each address."""
+NOTHING, READ, WRITE = 0, 1, 2
+"""What a generator of psycopg waits for, and what came."""
+GOOD = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 
 
-@contextmanager
-def failures_of(shown: str) -> Iterator[None]:
-    """Turn a driver's failure into ours. Whatever it was, what was asked may have happened."""
+class Internals(NamedTuple):
+    """What `Exchange` uses."""
+
+    execute: Callable[[PGconn], PQGen[list[PGresult]]]
+    error_from_result: Callable[[PGresult], psycopg.Error]
+    make_reader: Callable[[], Any]
+
+
+def find_internals() -> Internals | None:
+    """None if this psycopg lacks one of them."""
     try:
-        yield
-    except psycopg.Error as error:
-        silent = isinstance(error, Silent | ConnectionTimeout)
-        kind, way_out = MEANINGS.get(error.sqlstate or "", (StoreTimeout if silent else StoreUnavailable, ""))
-        text = " ".join(str(error).split()) or type(error).__name__  # the server's words have lines and tabs
-        if STATEMENT_POOLING in text:
-            kind, way_out = StoreMisconfigured, TRANSACTION_POOLING
-        raise kind(f"{shown}: {text}" + (f"; {way_out}" if way_out else "")) from error
-    except (OSError, TimeoutError) as error:
-        raise StoreUnavailable(f"{shown}: {str(error) or type(error).__name__}") from error
+        from psycopg.adapt import Transformer
+        from psycopg.errors import error_from_result
+        from psycopg.generators import execute
+    except ImportError:
+        return None
+    needed = ((Transformer, "set_pgresult"), (Transformer, "load_rows"), (Connection, "wait"))
+    has_all = all(hasattr(owner, name) for owner, name in needed)
+    return Internals(execute, error_from_result, Transformer) if has_all else None
 
 
-def direct(settings: Settings) -> str:
-    """Asks whether process `$1`, which greeted us, is also the one that answers; if so, the session is ours to set up.
+class Exchange:
+    """Asks statements whose parameters are lists (and the time): batches of calls. Both faces drive its generators.
 
-    A pooler greets with a number of its own. With one in between, nothing is set: it would reach somebody else.
-    The second column names the process, so that it can be asked for when its connection is lost.
+    A cursor converts, describes and remembers more than our statements need: that was half of what a call cost here.
     """
-    session = {**SESSION, "statement_timeout": str(settings.timeout_ms)}
-    calls = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in session.items())
-    return f"""
-SELECT CASE WHEN pg_backend_pid() = $1 THEN ARRAY[{calls}] END IS NOT NULL, {BACKEND}
-FROM pg_stat_get_activity(pg_backend_pid())"""
+
+    def __init__(self, pgconn: PGconn, internals: Internals) -> None:
+        self.prepares = False
+        self._pgconn = pgconn
+        self._internals = internals
+        self._reader = internals.make_reader()
+        self._names: dict[str, bytes] = {}
+
+    @classmethod
+    def of(cls, pgconn: PGconn) -> Exchange | None:
+        """None where cursors have to do it."""
+        internals = find_internals()
+        return None if internals is None else cls(pgconn, internals)
+
+    @staticmethod
+    def takes(statement: Statement) -> bool:
+        params = statement.params
+        return isinstance(params, list) and bool(params) and isinstance(params[0], list)
+
+    def ask(self, statement: Statement) -> PQGen[Rows]:
+        given = [packed(value) for value in statement.params]
+        formats = [Format.BINARY] * len(given)
+        if self.prepares:
+            name = self._names.get(statement.sql) or (yield from self._prepared(statement.sql))
+            self._pgconn.send_query_prepared(name, given, formats, Format.BINARY)
+        else:
+            self._pgconn.send_query_params(statement.sql.encode(), given, None, formats, Format.BINARY)
+        result = yield from self._result()
+        self._reader.set_pgresult(result)
+        rows: Rows = self._reader.load_rows(0, result.ntuples, tuple)
+        self._reader.set_pgresult(None)  # an idle connection keeps nobody's answers
+        return rows
+
+    def _prepared(self, sql: str) -> PQGen[bytes]:
+        name = b"semel_%d" % len(self._names)
+        self._pgconn.send_prepare(name, sql.encode())
+        yield from self._result()
+        self._names[sql] = name
+        return name
+
+    def _result(self) -> PQGen[PGresult]:
+        results = yield from self._internals.execute(self._pgconn)
+        for result in results:
+            if result.status not in GOOD:
+                raise self._internals.error_from_result(result)
+        return results[-1]
+
+
+def bounded(exchange: Generator[W, int, RV], due_s: float, timeout_s: float) -> Generator[W, int, RV]:
+    """Pass on what the driver waits for, and give up when the server says nothing until `due_s`."""
+    try:
+        wanted = next(exchange)
+        while True:
+            ready = yield wanted
+            if not ready and time.monotonic() >= due_s:
+                raise Silent(f"no answer within {timeout_s:g} s")
+            wanted = exchange.send(ready)
+    except StopIteration as stop:
+        value: RV = stop.value
+        return value
+
+
+async def answered(exchange: PQGen[RV], fileno: int, due_s: float, timeout_s: float) -> RV:
+    """The same for a batch of a coroutine, with one timer: psycopg's own wait has one for each tenth of a second.
+
+    Nor does it ask the server to stop when it is cancelled. Batches have a task of their own, which nobody cancels
+    before the event loop ends.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + due_s - time.monotonic()
+    try:
+        wanted = next(exchange)
+        while True:
+            woken: asyncio.Future[int] = loop.create_future()
+            timer = loop.call_at(deadline, _wake, woken, NOTHING)
+            if wanted & READ:
+                loop.add_reader(fileno, _wake, woken, READ)
+            if wanted & WRITE:
+                loop.add_writer(fileno, _wake, woken, WRITE)
+            try:
+                ready = await woken
+            finally:
+                timer.cancel()
+                if wanted & READ:
+                    loop.remove_reader(fileno)
+                if wanted & WRITE:
+                    loop.remove_writer(fileno)
+            if not ready:
+                raise Silent(f"no answer within {timeout_s:g} s")
+            wanted = exchange.send(ready)
+    except StopIteration as stop:
+        value: RV = stop.value
+        return value
+
+
+def _wake(woken: asyncio.Future[int], ready: int) -> None:
+    if not woken.done():
+        woken.set_result(ready)
+
+
+CONNECT_BY_S: ContextVar[float] = ContextVar("semel_postgres_connect_by", default=float("inf"))
+"""When a connection that is being made is given up. libpq counts in whole seconds, and anew for each address."""
 
 
 @contextmanager
@@ -103,129 +185,127 @@ def connecting_by(due_s: float) -> Iterator[None]:
         CONNECT_BY_S.reset(token)
 
 
-class Link(Connection[Row]):
-    """Runs our statements. After a failed exchange it is closed, so that nobody reads a late answer."""
-
-    exchange: Exchange
-    timeout_s = 5.0
-    due_s: float | None = None
-    """When the call that uses this connection now must have ended; None gives each statement its whole time."""
-    shown = ""
-    backend = ""
-    """The server's process, if it is known; see `direct`."""
-    lost_before = 0  # for whoever keeps several
-
-    @classmethod
-    def open(cls, settings: Settings, due_s: float | None = None) -> Self:
-        by_s = time.monotonic() + settings.timeout_s if due_s is None else due_s
-        with failures_of(settings.shown), connecting_by(by_s):
-            link = cls.connect(settings.conninfo, autocommit=True, cursor_factory=RawCursor, prepare_threshold=None)
-        link.timeout_s, link.due_s, link.shown = settings.timeout_s, due_s, settings.shown
-        link.adapters.register_dumper(list, ArrayDumper)
-        link.exchange = Exchange(link.pgconn)
-        if settings.prepare:
-            [(is_direct, backend)] = link.perform(Statement(direct(settings), [link.info.backend_pid]))
-            if is_direct:
-                link.prepare_threshold, link.exchange.prepares, link.backend = 0, True, backend
-        return link
-
-    @classmethod
-    def _connect_gen(cls, conninfo: str = "") -> PQGenConn[Self]:
-        return limited(super()._connect_gen(conninfo))
-
-    @property
-    def direct(self) -> bool:
-        return self.prepare_threshold is not None
-
-    def perform(self, statement: Effect[Any]) -> Rows:
-        assert isinstance(statement, Statement)
-        tries = 1
-        while True:
-            try:
-                if self.exchange.takes(statement):
-                    return self.wait(self.exchange.ask(statement))
-                cursor = self.execute(statement.sql.encode(), statement.params or None, binary=True)
-                return cursor.fetchall() if cursor.description else []
-            except BaseException as error:
-                if tries == TRIES_MAX or not rolled_back(error, self.info):
-                    self.close()
-                    with failures_of(self.shown):
-                        raise
-                tries += 1
-
-    def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
-        return super().wait(bounded(gen, due(self), self.timeout_s), *args, **kwargs)
-
-
-class AsyncLink(AsyncConnection[Row]):
-    """The same for coroutines."""
-
-    exchange: Exchange
-    timeout_s = 5.0
-    due_s: float | None = None
-    """When the call that uses this connection now must have ended; None gives each statement its whole time."""
-    shown = ""
-    backend = ""
-    """The server's process, if it is known; see `direct`."""
-    lost_before = 0  # for whoever keeps several
-
-    @classmethod
-    async def open(cls, settings: Settings, due_s: float | None = None) -> Self:
-        by_s = time.monotonic() + settings.timeout_s if due_s is None else due_s
-        with failures_of(settings.shown), connecting_by(by_s):
-            link = await cls.connect(
-                settings.conninfo, autocommit=True, cursor_factory=AsyncRawCursor, prepare_threshold=None
-            )
-        link.timeout_s, link.due_s, link.shown = settings.timeout_s, due_s, settings.shown
-        link.adapters.register_dumper(list, ArrayDumper)
-        link.exchange = Exchange(link.pgconn)
-        if settings.prepare:
-            [(is_direct, backend)] = await link.perform(Statement(direct(settings), [link.info.backend_pid]))
-            if is_direct:
-                link.prepare_threshold, link.exchange.prepares, link.backend = 0, True, backend
-        return link
-
-    @classmethod
-    def _connect_gen(cls, conninfo: str = "") -> PQGenConn[Self]:
-        return limited(super()._connect_gen(conninfo))
-
-    @property
-    def direct(self) -> bool:
-        return self.prepare_threshold is not None
-
-    async def perform(self, statement: Effect[Any]) -> Rows:
-        assert isinstance(statement, Statement)
-        tries = 1
-        while True:
-            try:
-                if self.exchange.takes(statement):
-                    asking, socket = self.exchange.ask(statement), self.pgconn.socket
-                    return await answered(asking, socket, due(self), self.timeout_s)
-                cursor = await self.execute(statement.sql.encode(), statement.params or None, binary=True)
-                return await cursor.fetchall() if cursor.description else []
-            except BaseException as error:
-                if tries == TRIES_MAX or not rolled_back(error, self.info):
-                    await self.close()
-                    with failures_of(self.shown):
-                        raise
-                tries += 1
-
-    async def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
-        return await super().wait(bounded(gen, due(self), self.timeout_s), *args, **kwargs)
-
-
-def due(link: Link | AsyncLink) -> float:
-    """When what is asked on `link` now is given up."""
-    return time.monotonic() + link.timeout_s if link.due_s is None else link.due_s
-
-
-def limited(connecting: PQGenConn[RV]) -> PQGenConn[RV]:
-    """Connect, to whichever address, by `CONNECT_BY_S`."""
+def _connected(connecting: PQGenConn[RV]) -> PQGenConn[RV]:
     by_s = CONNECT_BY_S.get()
     return bounded(connecting, by_s, max(0.0, round(by_s - time.monotonic(), 1)))
 
 
-def rolled_back(error: BaseException, info: ConnectionInfo) -> bool:
-    """Did the server undo a transaction of one statement for the sake of others? Then it may be tried again."""
-    undone = isinstance(error, (DeadlockDetected, SerializationFailure))
-    return undone and info.transaction_status == TransactionStatus.IDLE
+class Bound:
+    """How long a connection waits for the server."""
+
+    timeout_s = 5.0
+    due_s: float | None = None
+    """When the call that uses this connection now must have ended; None gives each statement its whole time."""
+
+    @property
+    def give_up_s(self) -> float:
+        return time.monotonic() + self.timeout_s if self.due_s is None else self.due_s
+
+
+class BoundedConnection(Bound, Connection[Row]):
+    """Gives up a server that says nothing. Without these methods of psycopg, nothing calls ours."""
+
+    @classmethod
+    def _connect_gen(cls, *args: Any, **kwargs: Any) -> PQGenConn[Any]:
+        return _connected(super()._connect_gen(*args, **kwargs))
+
+    def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
+        return super().wait(bounded(gen, self.give_up_s, self.timeout_s), *args, **kwargs)
+
+
+class AsyncBoundedConnection(Bound, AsyncConnection[Row]):
+    """The same for coroutines."""
+
+    @classmethod
+    def _connect_gen(cls, *args: Any, **kwargs: Any) -> PQGenConn[Any]:
+        return _connected(super()._connect_gen(*args, **kwargs))
+
+    async def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
+        return await super().wait(bounded(gen, self.give_up_s, self.timeout_s), *args, **kwargs)
+
+
+TEXT, BYTEA, INT8, BOOL = 25, 17, 20, 16
+SHORT = 128
+"""Below this, the four bytes of a size are characters that UTF-8 writes as they are."""
+
+
+class ArrayDumper(Dumper):
+    """Register it for `list` on connections that run our statements and nothing else."""
+
+    format = Format.BINARY
+    oid = 0
+
+    def dump(self, obj: list[Any]) -> bytes:
+        return array(obj)
+
+
+def packed(value: Any) -> bytes | None:
+    """A parameter of a batch: a list, or the time."""
+    match value:
+        case list():
+            return array(value)
+        case int():
+            return pack("!q", value)
+        case None:
+            return None
+        case other:
+            raise TypeError(f"no {type(other).__name__} is a parameter of a batch")
+
+
+def array(items: list[Any]) -> bytes:
+    """Most columns of a batch have one value, or values of one size: those need no Python for each item."""
+    first = items[0]
+    kind = KINDS.get(type(first))
+    if kind is None:
+        raise TypeError(f"no array of {type(first).__name__} is part of our statements")
+    oid, one, many = kind
+    count = len(items)
+    if count == 1:
+        return HEADS_OF_ONE[oid] + one(first)
+    if items.count(first) == count:
+        return _head(oid, count) + one(first) * count
+    return _head(oid, count) + many(items)
+
+
+def _text(item: str) -> bytes:
+    return _bytes(item.encode())
+
+
+def _texts(items: list[str]) -> bytes:
+    size = len(items[0])
+    if size < SHORT:
+        before = f"\0\0\0{chr(size)}"
+        joined = before + before.join(items)
+        if len(set(map(len, items))) == 1 and joined.isascii():
+            return joined.encode()
+    return b"".join([_text(item) for item in items])
+
+
+def _bytes(item: bytes) -> bytes:
+    return pack("!i", len(item)) + item
+
+
+def _all_bytes(items: list[bytes]) -> bytes:
+    if len(set(map(len, items))) == 1:
+        before = pack("!i", len(items[0]))
+        return before + before.join(items)
+    return b"".join([part for item in items for part in (pack("!i", len(item)), item)])
+
+
+def _all_of(code: str, size: int, items: list[int]) -> bytes:
+    return pack("!" + code * len(items), *chain.from_iterable((size, item) for item in items))
+
+
+def _head(oid: int, size: int) -> bytes:
+    """One dimension, no NULLs, the type of the items, how many, counted from 1."""
+    return pack("!iiiii", 1, 0, oid, size, 1)
+
+
+HEADS_OF_ONE = {oid: _head(oid, 1) for oid in (TEXT, BYTEA, INT8, BOOL)}
+KINDS: dict[type, tuple[int, Callable[[Any], bytes], Callable[[list[Any]], bytes]]] = {
+    str: (TEXT, _text, _texts),
+    bytes: (BYTEA, _bytes, _all_bytes),
+    int: (INT8, partial(pack, "!iq", 8), partial(_all_of, "iq", 8)),
+    bool: (BOOL, partial(pack, "!i?", 1), partial(_all_of, "i?", 1)),
+}
+"""How one item is written, and how many different ones are, by the type of the first."""

@@ -22,7 +22,8 @@ from semel.runtime.drive import adrive, drive
 from semel.runtime.local import AsyncOnce, Once
 from semel.stores.postgres import schema
 from semel.stores.postgres.doubts import LostBackends
-from semel.stores.postgres.driver import AsyncLink, Link, failures_of
+from semel.stores.postgres.failures import failures_of
+from semel.stores.postgres.sessions import AsyncLink, Link
 from semel.stores.postgres.settings import Settings
 from semel.stores.sql.statements import Rows, Script
 

@@ -18,8 +18,8 @@ import psycopg
 
 from semel.core.records import Key
 from semel.errors import StoreError
-from semel.stores.postgres.driver import AsyncLink, Link
 from semel.stores.postgres.queries import CHANNEL
+from semel.stores.postgres.sessions import AsyncLink, Link
 from semel.stores.postgres.settings import Settings
 from semel.stores.sql.digests import digest_of
 from semel.stores.waiters import AsyncWaiters, Waiters
