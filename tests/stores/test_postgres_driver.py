@@ -12,12 +12,11 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.types.array import ListBinaryDumper
-from psycopg.waiting import Ready, Wait
 
 from semel import Acquired, Key, Occupied, Result, StoreUnavailable
 from semel.core.effects import Claim, Complete, Read, Release, Renew
 from semel.stores.postgres.aio import AsyncPostgresStore
-from semel.stores.postgres.driver import NOTHING, READ, WRITE, find_internals, packed
+from semel.stores.postgres.driver import find_internals, packed
 from semel.stores.postgres.sessions import AsyncLink, Link
 from semel.stores.postgres.settings import Settings
 from semel.stores.postgres.store import PostgresStore
@@ -123,7 +122,7 @@ def test_a_store_without_internals_answers_as_one_with_them(postgres_url: str, m
 
 def test_a_driver_that_lacks_one_is_a_driver_without_internals(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_internals() is not None
-    for name in (EXECUTE, ERROR):
+    for name in (EXECUTE, ERROR, "psycopg.waiting.wait_async"):
         with monkeypatch.context() as patch:
             patch.delattr(name)
             assert find_internals() is None
@@ -133,11 +132,6 @@ def test_a_driver_that_lacks_one_is_a_driver_without_internals(monkeypatch: pyte
     with monkeypatch.context() as patch:
         patch.delattr(psycopg.Connection, "wait")
         assert find_internals() is None
-
-
-def test_the_numbers_that_generators_speak_of() -> None:
-    assert (Ready.NONE, Ready.R, Ready.W) == (NOTHING, READ, WRITE)
-    assert (Wait.R, Wait.W) == (READ, WRITE)
 
 
 def test_the_version_that_is_tried_here_is_the_last_that_may_be_installed() -> None:

@@ -1,24 +1,23 @@
 """All that we use of psycopg's internals. `pyproject.toml` bounds its version.
 
-- `generators.execute`, `errors.error_from_result`, `Transformer.set_pgresult`, `Transformer.load_rows` and
-  `Connection.wait`: with them `Exchange` asks batches past psycopg's cursors. Without one of them cursors ask.
-- Generators of psycopg yield 1 to read and 2 to write, and are sent what came, or 0: `bounded` and `answered` do that.
+- `generators.execute`, `waiting.wait_async`, `errors.error_from_result`, `Transformer.set_pgresult`,
+  `Transformer.load_rows` and `Connection.wait`: with them `Exchange` asks batches past psycopg's cursors. Without one
+  of them cursors ask.
+- Generators of psycopg are sent 0 when nothing came: `bounded` looks at the time then.
 - psycopg itself calls `Connection.wait` and `Connection._connect_gen`, so that ours can give up a server that says
   nothing. If it stops calling them, libpq's `connect_timeout` and the server's `statement_timeout` are left.
 
-Three fast paths, measured on the client's processor (docs/performance.md). All of them, and the public interface that
-they equal, are asked the same in tests/stores/test_postgres_driver.py.
+Two fast paths, measured on the client's processor (docs/performance.md). Both of them, and the public interface
+that they equal, are asked the same in tests/stores/test_postgres_driver.py.
 
 - `Exchange` equals `execute` and `fetchall` of a cursor: with `array`, 59 to 44 us for a claim and its completion.
 - `array` equals psycopg's own arrays, written as text item by item: that was a third of the cost of a batch.
-- `answered` equals `AsyncConnection.wait`, which sets a timer ten times a second: 12 to 25 % of a lone call.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -41,8 +40,8 @@ if TYPE_CHECKING:
 RV = TypeVar("RV")
 W = TypeVar("W")
 Row = tuple[Any, ...]
-NOTHING, READ, WRITE = 0, 1, 2
-"""What a generator of psycopg waits for, and what came."""
+LOOK_S = 0.1
+"""How often psycopg looks at the time while it waits. It does so for threads, too."""
 GOOD = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 
 
@@ -50,6 +49,7 @@ class Internals(NamedTuple):
     """What `Exchange` uses."""
 
     execute: Callable[[PGconn], PQGen[list[PGresult]]]
+    wait_async: Callable[[PQGen[Rows], int, float], Awaitable[Rows]]
     error_from_result: Callable[[PGresult], psycopg.Error]
     make_reader: Callable[[], Any]
 
@@ -60,11 +60,12 @@ def find_internals() -> Internals | None:
         from psycopg.adapt import Transformer
         from psycopg.errors import error_from_result
         from psycopg.generators import execute
+        from psycopg.waiting import wait_async
     except ImportError:
         return None
     needed = ((Transformer, "set_pgresult"), (Transformer, "load_rows"), (Connection, "wait"))
     has_all = all(hasattr(owner, name) for owner, name in needed)
-    return Internals(execute, error_from_result, Transformer) if has_all else None
+    return Internals(execute, wait_async, error_from_result, Transformer) if has_all else None
 
 
 class Exchange:
@@ -105,6 +106,11 @@ class Exchange:
         self._reader.set_pgresult(None)  # an idle connection keeps nobody's answers
         return rows
 
+    def aask(self, statement: Statement, due_s: float, timeout_s: float) -> Awaitable[Rows]:
+        """For tasks. `AsyncConnection.wait`, when cancelled, would ask the server to stop, and wait for that."""
+        look_s = max(0.0, min(LOOK_S, due_s - time.monotonic()))
+        return self._internals.wait_async(bounded(self.ask(statement), due_s, timeout_s), self._pgconn.socket, look_s)
+
     def _prepared(self, sql: str) -> PQGen[bytes]:
         name = b"semel_%d" % len(self._names)
         self._pgconn.send_prepare(name, sql.encode())
@@ -132,44 +138,6 @@ def bounded(exchange: Generator[W, int, RV], due_s: float, timeout_s: float) -> 
     except StopIteration as stop:
         value: RV = stop.value
         return value
-
-
-async def answered(exchange: PQGen[RV], fileno: int, due_s: float, timeout_s: float) -> RV:
-    """The same for a batch of a coroutine, with one timer: psycopg's own wait has one for each tenth of a second.
-
-    Nor does it ask the server to stop when it is cancelled. Batches have a task of their own, which nobody cancels
-    before the event loop ends.
-    """
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + due_s - time.monotonic()
-    try:
-        wanted = next(exchange)
-        while True:
-            woken: asyncio.Future[int] = loop.create_future()
-            timer = loop.call_at(deadline, _wake, woken, NOTHING)
-            if wanted & READ:
-                loop.add_reader(fileno, _wake, woken, READ)
-            if wanted & WRITE:
-                loop.add_writer(fileno, _wake, woken, WRITE)
-            try:
-                ready = await woken
-            finally:
-                timer.cancel()
-                if wanted & READ:
-                    loop.remove_reader(fileno)
-                if wanted & WRITE:
-                    loop.remove_writer(fileno)
-            if not ready:
-                raise Silent(f"no answer within {timeout_s:g} s")
-            wanted = exchange.send(ready)
-    except StopIteration as stop:
-        value: RV = stop.value
-        return value
-
-
-def _wake(woken: asyncio.Future[int], ready: int) -> None:
-    if not woken.done():
-        woken.set_result(ready)
 
 
 CONNECT_BY_S: ContextVar[float] = ContextVar("semel_postgres_connect_by", default=float("inf"))

@@ -21,7 +21,6 @@ from semel.stores.postgres.driver import (
     AsyncBoundedConnection,
     BoundedConnection,
     Exchange,
-    answered,
     connecting_by,
 )
 from semel.stores.postgres.failures import failures_of
@@ -139,8 +138,7 @@ class AsyncLink(AsyncBoundedConnection):
         while True:
             try:
                 if self.exchange is not None and self.exchange.takes(statement):
-                    asking, socket = self.exchange.ask(statement), self.pgconn.socket
-                    return await answered(asking, socket, self.give_up_s, self.timeout_s)
+                    return await self.exchange.aask(statement, self.give_up_s, self.timeout_s)
                 cursor = await self.execute(statement.sql.encode(), statement.params or None, binary=True)
                 return await cursor.fetchall() if cursor.description else []
             except BaseException as error:
