@@ -16,6 +16,7 @@ from semel.asgi import IdempotencyMiddleware
 from semel.core.effects import Read
 from semel.core.records import Claimed, Lease
 from semel.store import AsyncStore, Migratable, Store
+from semel.stores.sqlite.answers import Replied, value_of
 from semel.stores.sqlite.store import SqliteStore
 
 TIMES = {"lease_ms": 600_000, "retention_ms": 3_600_000}
@@ -236,7 +237,8 @@ def test_sqlite_looks_once_for_all_who_ask_together(tmp_path: object, monkeypatc
     database = store._database.get()
     for count, looks in ((1, 1), (2, 1), (3, 1), (64, 1), (65, 2), (150, 3)):
         statements.clear()
-        found = database.read([Read(key) for key in keys[:count]])
+        replies = database.look([Read(key) for key in keys[:count]])
+        found = [value_of(reply) for reply in replies if isinstance(reply, Replied)]
         assert [None if one is None else one.result.payload.decode() for one in found] == [
             key.name if number % 2 == 0 else None for number, key in enumerate(keys[:count])
         ]

@@ -10,7 +10,7 @@ SCRIPTS, OPERATE, WATCH = (f"stores/sqlite/{name}.py" for name in ("scripts", "o
 ATTEMPT = "attempt = CASE WHEN {PAST_RETENTION} THEN 1 ELSE attempt + 1 END"
 CREATED = "created_ms = CASE WHEN {PAST_RETENTION} THEN :now ELSE created_ms END"
 DIGESTS, ROWS = "stores/sql/digests.py", "stores/sql/rows.py"
-FILES = "stores/sqlite/files.py"
+ANSWERS, FILES = "stores/sqlite/answers.py", "stores/sqlite/files.py"
 RELEASE_FIRST = "WHERE {HELD} AND attempt = 1 RETURNING 1"
 RELEASE_LATER = "SET owner = '', lease_until_ms = :now WHERE {HELD} RETURNING 1"
 RENEW = "WHERE {HELD} RETURNING attempt, lease_until_ms"
@@ -177,27 +177,43 @@ FAULTS = [
     ),
     Fault(
         "a claim is granted although somebody was first",
-        "stores/sqlite/quick.py",
-        "for_insert(given)).rowcount == 1:",
-        "for_insert(given)).rowcount >= 0:",
+        ANSWERS,
+        "now_ms + call.retention_ms)).rowcount == 0:",
+        "now_ms + call.retention_ms)).rowcount < 0:",
     ),
+    Fault("a new key keeps nothing of its retention", ANSWERS, "now_ms + call.retention_ms)).row", "now_ms + 1)).row"),
     Fault(
         "a zombie is told at once that its result is kept",
-        "stores/sqlite/quick.py",
-        "for_complete(given)).rowcount == 1:",
-        "for_complete(given)).rowcount >= 0:",
+        ANSWERS,
+        "(*stored, *held)).rowcount == 1 else",
+        "(*stored, *held)).rowcount >= 0 else",
     ),
     Fault(
-        "a failure is replayed as a success",
-        "stores/sqlite/quick.py",
-        "FORMATS.get(format) or format, payload, code == SUCCEEDED)",
-        "FORMATS.get(format) or format, payload)",
+        "complete at once does not ask for the owner",
+        ANSWERS,
+        "AND owner = ? AND state = 0",
+        "AND owner IN (owner, ?) AND state = 0",
     ),
+    Fault("complete at once replaces a result", ANSWERS, "AND owner = ? AND state = 0", "AND owner = ?"),
+    Fault(
+        "complete at once does not end the lease",
+        ANSWERS,
+        "lease_until_ms = ?, expires_ms = ?",
+        "lease_until_ms = max(lease_until_ms, ?), expires_ms = ?",
+    ),
+    Fault(
+        "complete at once does not restart the retention",
+        ANSWERS,
+        "lease_until_ms = ?, expires_ms = ?",
+        "lease_until_ms = ?, expires_ms = min(expires_ms, ?)",
+    ),
+    Fault("a refusal is forgotten at once", ANSWERS, "refuse_ms = ?", "refuse_ms = 0 * ?"),
+    Fault("a failure is replayed as a success", ROWS, "ok=code == SUCCEEDED)", "ok=code in STATES)"),
     Fault(
         "a lapsed key is shown to who may take it over",
-        "stores/sqlite/quick.py",
-        "    if found.result is not None:  # what",
-        "    if found.fingerprint == call.fingerprint:  # what",
+        SCRIPTS,
+        "    if found.result is not None:\n",
+        "    if found.fingerprint == call.fingerprint:\n",
     ),
     Fault(
         "keys of one digest are one key",
@@ -213,15 +229,15 @@ FAULTS = [
     ),
     Fault(
         "a claim is shown whatever has its digest",
-        "stores/sqlite/quick.py",
+        ANSWERS,
         "rows.get((call.key.tenant, call.key.scope, call.key.name))",
         "next(iter(rows.values()), None)",
     ),
     Fault(
         "what is past retention is still shown to those who ask together",
-        "stores/sqlite/quick.py",
-        " AND NOT {PAST_RETENTION}",
-        " OR 0 AND {PAST_RETENTION}",
+        SCRIPTS,
+        "DIGESTS[:size])}) AND NOT {PAST_RETENTION}",
+        "DIGESTS[:size])}) OR 0 AND {PAST_RETENTION}",
     ),
     Fault("the next page begins at another key", OPERATE, "after and after[0]", "after and 0"),
     Fault("only half of a tenant is listed", DIGESTS, 'b"\\xff"', 'b"\\x7f"'),
@@ -231,7 +247,6 @@ FAULTS = [
         "stores/sqlite/writer.py",
         "self._connections.files.check()",
         "self._connections.files.find_loss",
-        times=2,
     ),
     Fault("a removed log is not noticed", FILES, '(path, f"{real}-wal", f"{real}-shm")', "(path,)"),
     Fault("a file that is put back is written to", FILES, "if self._loss or self._look() !=", "if self._look() !="),

@@ -15,6 +15,7 @@ from semel.stores.memory import MemoryStore
 from semel.stores.postgres.settings import Settings
 from semel.stores.postgres.store import PostgresStore
 from semel.stores.sql.digests import SIZE, TENANT_SIZE, digest_of, tenant_of
+from semel.stores.sqlite.answers import Replied, value_of
 from semel.stores.sqlite.store import SqliteStore
 from semel.stores.url import StoreUrl
 from semel.testing import ManualClock
@@ -38,34 +39,45 @@ def test_no_part_of_a_key_imitates_another() -> None:
     assert len({digest_of(Key(*parts))[TENANT_SIZE:] for parts in spellings}) == len(spellings)
 
 
-class TestOneDigestInSqlite:
+class TestDigestsInSqlite:
     """Keys of one digest are kept side by side, and each is what the model says, whatever happens to the others."""
 
-    @pytest.fixture(autouse=True)
+    @pytest.fixture
     def one_digest(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in ("scripts", "quick"):
+        for module in ("scripts", "answers"):
             monkeypatch.setattr(f"semel.stores.sqlite.{module}.number_of", lambda key: 7)
 
+    @pytest.mark.usefixtures("one_digest")
     @pytest.mark.parametrize("seed", range(40))
+    def test_batches_on_one_digest_do_what_the_model_says(self, seed: int, tmp_path: Path) -> None:
+        self.compare_with_the_model(seed, tmp_path)
+
+    @pytest.mark.parametrize("seed", range(20))
     def test_batches_do_what_the_model_says(self, seed: int, tmp_path: Path) -> None:
+        """Here most claims and completions need only their first statement, and no script."""
+        self.compare_with_the_model(seed, tmp_path)
+
+    def compare_with_the_model(self, seed: int, tmp_path: Path) -> None:
         drawn, clock = random.Random(seed), ManualClock()
         keys = [Key("t", "s", name) for name in "abc"]
         with MemoryStore(clock=clock) as model, SqliteStore(str(tmp_path / "one.db"), clock=clock) as store:
             for _ in range(40):
                 clock.advance(drawn.choice((0, 0, 1, 50, 200)))
                 calls = [any_call(drawn, drawn.choice(keys)) for _ in range(drawn.choice((1, 1, 2, 4)))]
-                assert store._database.get().writer.run(calls) == [model._call(call) for call in calls]
+                answers = store._database.get().writer.run(calls)
+                assert answers == [Replied(model._call(call)) for call in calls]
                 assert [store.get(key) for key in keys] == (there := [model.get(key) for key in keys])
-                assert store._database.get().read([Read(key) for key in keys]) == there
+                assert store._database.get().look([Read(key) for key in keys]) == [Replied(each) for each in there]
 
+    @pytest.mark.usefixtures("one_digest")
     def test_a_place_that_is_free_again_is_not_a_second_one(self, tmp_path: Path) -> None:
         """The first goes while the second is being claimed by two: one of them has it."""
         first, second = Key("t", "s", "first"), Key("t", "s", "second")
         with SqliteStore(str(tmp_path / "one.db")) as store:
             run = store._database.get().writer.run
-            [held] = run([claim_of(first, "a")])
-            replies = run([claim_of(second, "a"), Release(held.lease), claim_of(second, "b")])
-            assert [type(reply) for reply in replies] == [Acquired, bool, Occupied]
+            [held] = map(value_of, run([claim_of(first, "a")]))
+            answers = run([claim_of(second, "a"), Release(held.lease), claim_of(second, "b")])
+            assert [type(value_of(answer)) for answer in answers] == [Acquired, bool, Occupied]
             assert [record.key for record in store.scan().records] == [second]
 
 

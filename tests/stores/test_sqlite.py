@@ -57,9 +57,23 @@ class TestSqliteStoreOfOneDigest(File, StoreContract):
 
     @pytest.fixture(autouse=True)
     def one_digest(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in ("scripts", "quick"):
+        for module in ("scripts", "answers"):
             monkeypatch.setattr(f"semel.stores.sqlite.{module}.number_of", lambda key: 7)
         monkeypatch.setattr("semel.stores.sqlite.operate.numbers_of", lambda tenant: (7, 7))
+
+    def open(self, clock: Clock | None) -> Store:
+        return SqliteStore(self.path, clock=clock)
+
+
+class TestSqliteStoreByScripts(File, StoreContract):
+    """What is usual takes a statement of its own. Without it the scripts answer the same."""
+
+    shared = False  # another process would not do without
+
+    @pytest.fixture(autouse=True)
+    def nothing_is_usual(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("_insert", "_finish"):
+            monkeypatch.setattr(f"semel.stores.sqlite.answers.{name}", lambda *_: None)
 
     def open(self, clock: Clock | None) -> Store:
         return SqliteStore(self.path, clock=clock)

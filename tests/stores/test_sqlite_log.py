@@ -16,6 +16,7 @@ from semel import Acquired, Key, StoreUnavailable
 from semel.core.effects import Claim
 from semel.runtime.clock import wall_ms
 from semel.stores.sqlite import log
+from semel.stores.sqlite.answers import value_of
 from semel.stores.sqlite.connections import Connections, Lent, Purpose
 from semel.stores.sqlite.settings import Settings
 from semel.stores.sqlite.writer import Writer
@@ -60,11 +61,12 @@ def other(connections: Connections) -> Iterator[sqlite3.Connection]:
 
 def filled(writer: Writer, *, calls: int = 4) -> None:
     """The next who writes brings the log back."""
-    assert all(type(reply) is Acquired for reply in writer.run([a_claim(f"key {n}") for n in range(calls)]))
+    answers = writer.run([a_claim(f"key {n}") for n in range(calls)])
+    assert all(type(value_of(answer)) is Acquired for answer in answers)
 
 
 def written(writer: Writer, name: str) -> None:
-    assert [type(reply) for reply in writer.run([a_claim(name)])] == [Acquired]
+    assert [type(value_of(answer)) for answer in writer.run([a_claim(name)])] == [Acquired]
 
 
 def left(connections: Connections) -> int:
@@ -184,14 +186,13 @@ def test_nobody_writes_while_all_of_it_is_brought_back(
     writer.log.wait()
     assert writer.log.too_long
     with connections.lend("at once") as connection:
-        assert writer.apply(connection, [a_claim("at once")]) is None, "who must not wait leaves it to others"
+        assert writer.write_at_once(connection, [a_claim("at once")]) is None, "who must not wait leaves it to others"
     before = times_begun(connections)
     written(writer, "another")
     assert locked == [False, True]
     assert times_begun(connections) == before + 1
     with connections.lend("at once") as connection:
-        assert writer.apply(connection, [a_claim("at once")]) is not None
-        writer.commit(connection, [])
+        assert writer.write_at_once(connection, [a_claim("at once")]) is not None
 
 
 @pytest.mark.parametrize("closed_to", ["log", "pin"])
@@ -277,7 +278,7 @@ def test_who_writes_waits_for_a_disk_that_is_too_slow(
         written(writer, f"meanwhile {number}")
     assert writer.log.behind
     with connections.lend("at once") as connection:
-        assert writer.apply(connection, [a_claim("at once")]) is None
+        assert writer.write_at_once(connection, [a_claim("at once")]) is None
     with ThreadPoolExecutor(2) as pool:
         late: list[Future[Any]] = [
             pool.submit(writer.run, [a_claim("late")]),
@@ -292,7 +293,6 @@ def test_who_writes_waits_for_a_disk_that_is_too_slow(
 def test_what_is_written_at_once_brings_it_back_too(writer: Writer, connections: Connections) -> None:
     filled(writer)
     with connections.lend("at once") as connection:
-        assert writer.apply(connection, [a_claim("at once")]) is not None
-        writer.commit(connection, [])
+        assert writer.write_at_once(connection, [a_claim("at once")]) is not None
         writer.log.wait()
         assert left(connections) < 4

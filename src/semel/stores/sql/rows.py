@@ -32,8 +32,8 @@ SHORT_FORMATS = {"http.1": 1, "value.1": 2, "error.1": 3, "sealed.1": 4, "sealed
 FORMATS = {number: format for format, number in SHORT_FORMATS.items()}
 
 
-def to_record(row: tuple[Any, ...]) -> Record:
-    """Read a row of `COLUMNS`.
+def to_record(row: tuple[Any, ...], key: Key | None = None) -> Record:
+    """Read a row of `COLUMNS`. A caller that asked for the `key` of the row gives it: it need not be made again.
 
     What does not make sense was written by a version that knows more, and is refused, not ignored.
     """
@@ -53,12 +53,12 @@ def to_record(row: tuple[Any, ...]) -> Record:
         refuse,
     ) = row
     try:
-        key, state = Key(tenant, scope, name), STATES[code]
+        key, state = key or Key(tenant, scope, name), STATES[code]
         completed = result = None
-        if state is not State.IN_PROGRESS:
+        if code != IN_PROGRESS:
             completed = lease_until  # the end of the work is the end of its lease
             if format is not None:  # else a tombstone, whose result was purged
-                result = Result(FORMATS.get(format) or format, _bytes(payload), ok=state is State.SUCCEEDED)
+                result = Result(FORMATS.get(format) or format, _bytes(payload), ok=code == SUCCEEDED)
     except (KeyError, TypeError, ValueError) as error:
         raise RecordUnreadable(
             f"the record of {_shown(tenant, scope, name)} (state {code!r}, format {format!r}) was not written by a "
@@ -106,6 +106,6 @@ def checked(record: Record, key: Key) -> Record:
 
 def _bytes(payload: Any) -> bytes:
     """A damaged row may hold a number, of which `bytes` would make as many zeros."""
-    if not isinstance(payload, bytes | bytearray | memoryview):
+    if not isinstance(payload, (bytes, bytearray, memoryview)):
         raise TypeError(f"payload is {type(payload).__name__}, not bytes")
     return bytes(payload)

@@ -6,7 +6,7 @@ once when another process has written. Times come from outside, because SQLite h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from semel.core import model
@@ -47,6 +47,12 @@ FINISH = """UPDATE semel_records SET
 
 SELECT = f"SELECT {', '.join(COLUMNS)} FROM semel_records"
 READ = f"{SELECT} WHERE {KEY} AND NOT {PAST_RETENTION}"
+TOGETHER_MAX = 64
+DIGESTS = tuple(f"digest_{number}" for number in range(TOGETHER_MAX))
+READ_SEVERAL = {  # for each power of two
+    size: f"{SELECT} WHERE digest IN (:{', :'.join(DIGESTS[:size])}) AND NOT {PAST_RETENTION}"
+    for size in (1 << power for power in range(TOGETHER_MAX.bit_length()))
+}
 INTO = """INSERT INTO semel_records
         (digest, tenant, scope, name, fingerprint, state, owner, attempt, created_ms, lease_until_ms, expires_ms,
         nth)"""
@@ -91,6 +97,15 @@ def named(key: Key, **others: object) -> dict[str, object]:
     return {"digest": number_of(key), "tenant": key.tenant, "scope": key.scope, "name": key.name, **others}
 
 
+def read_several(keys: Sequence[Key], now_ms: int) -> Iterator[tuple[str, dict[str, int]]]:
+    """What finds the rows of many keys, and perhaps of others with their digests. A statement costs more than a row."""
+    for begin in range(0, len(keys), TOGETHER_MAX):
+        numbers = list(map(number_of, keys[begin : begin + TOGETHER_MAX]))
+        size = 1 << (len(numbers) - 1).bit_length()
+        numbers += numbers[-1:] * (size - len(numbers))
+        yield READ_SEVERAL[size], {"now": now_ms, **dict(zip(DIGESTS, numbers, strict=False))}
+
+
 def _find(key: Key, now_ms: int) -> Script[Record | None]:
     rows = yield from do(Statement(READ, named(key, now=now_ms)))
     return to_record(rows[0]) if rows else None
@@ -105,9 +120,12 @@ def _look(call: Look, now_ms: int) -> Script[Claimed | None]:
 
 
 def shown(call: Claim, found: Record | None, now_ms: int) -> Claimed | None:
-    """What a claim is told when it changes nothing, or None."""
+    """What a claim is told when it changes nothing, or None. `found` must not be past its retention."""
     if found is None:
         return None
+    if found.result is not None:
+        # As `model.claim` says; a fifth of the time of a lone replay less. The contract suite compares all replies.
+        return Occupied(found, now_ms)
     kept, reply = model.claim(found, call, now_ms)
     return reply if kept is found else None
 

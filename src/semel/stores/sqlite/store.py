@@ -6,19 +6,19 @@ import threading
 from collections.abc import Sequence
 from typing import TypeVar
 
-from semel.core.effects import Effect, Read
+from semel.core.effects import Claim, Effect, Read
 from semel.core.records import Key, Record
 from semel.errors import StoreError
 from semel.runtime.local import PerProcess
 from semel.store import Clock, Counts, Filter, Finding, Migration, Page
 from semel.stores.faces import Face
 from semel.stores.sql.migrations import printable
+from semel.stores.sqlite.answers import Pending, value_of
 from semel.stores.sqlite.database import Database, migrate
 from semel.stores.sqlite.doctor import examine
 from semel.stores.sqlite.schema import MIGRATIONS
-from semel.stores.sqlite.scripts import Purge, look_first
+from semel.stores.sqlite.scripts import Purge
 from semel.stores.sqlite.settings import Settings
-from semel.stores.sqlite.writer import told
 
 T = TypeVar("T")
 PURGE_AT_ONCE = 500
@@ -32,12 +32,11 @@ class SqliteStore(Face):
 
     def _call(self, call: Effect[T]) -> T:
         database = self._database.get()
-        if type(call) is Read:
-            reply: T = told(database.read([call])[0])
-            return reply
-        if (look := look_first(call)) is not None and (found := told(database.read([look])[0])) is not None:
-            replayed: T = found
-            return replayed
+        if isinstance(call, (Claim, Read)):  # a replay must not wait for the write lock
+            [reply] = database.look([call])
+            if not isinstance(reply, Pending):
+                value: T = value_of(reply)
+                return value
         return database.writer.call(call)
 
     def wait(self, key: Key, *, owner: str, timeout_ms: int) -> bool:
