@@ -9,7 +9,7 @@ import pytest
 from semel.core.effects import Claim, Complete, Effect, Release
 from semel.core.records import Acquired, Key, Lease, Occupied, Result
 from semel.errors import StoreUnavailable
-from semel.stores.coalesced import CoalescedFace
+from semel.stores.batch_face import CoalescedFace
 from semel.stores.memory import AsyncMemoryStore
 
 KEY = Key("tenant", "scope", "name")

@@ -16,19 +16,6 @@ SAME_ON_PURPOSE = {
     "Superseded": "The error is public, and the decision that raises it has its name.",
 }
 
-LEFT = {
-    # Each store has a class of that name.
-    "AsyncLink",
-    "Connections",
-    "Link",
-    "Member",
-    "Scripts",
-    "Settings",
-    "Unanswered",
-    "Watch",
-}
-"""Doubles that are still to be renamed. Shorten this list, never extend it."""
-
 NO_PARTICIPLE = {
     "gateway.seed": "A noun: the process that workers are forked from.",
     "stores.batching": "A noun of the design: many calls in one round trip.",
@@ -36,11 +23,6 @@ NO_PARTICIPLE = {
     "transaction.binding": "A noun: a store bound to your transaction.",
     "codecs.sealed": "A documented import path: `from semel.codecs.sealed import Sealed`.",
 }
-
-LEFT_MODULES = {
-    "stores.coalesced",
-}
-"""Modules that are still to be renamed. Shorten this list, never extend it."""
 
 
 def dotted(path: Path) -> str:
@@ -59,22 +41,21 @@ def doubles() -> dict[str, list[str]]:
 
 def test_a_class_name_has_one_meaning() -> None:
     found = doubles()
-    new = {name: where for name, where in found.items() if name not in SAME_ON_PURPOSE and name not in LEFT}
+    new = {name: where for name, where in found.items() if name not in SAME_ON_PURPOSE}
     assert not new, f"rename one of each, to say more precisely what it is: {new}"
 
 
 def test_the_lists_of_class_names_are_up_to_date() -> None:
-    stale = sorted((LEFT | SAME_ON_PURPOSE.keys()) - doubles().keys())
-    assert not stale, f"these names stand for one class now: remove them from LEFT or SAME_ON_PURPOSE: {stale}"
-    assert not LEFT & SAME_ON_PURPOSE.keys()
+    stale = sorted(SAME_ON_PURPOSE.keys() - doubles().keys())
+    assert not stale, f"these names stand for one class now: remove them from SAME_ON_PURPOSE: {stale}"
 
 
 def test_module_names_are_nouns() -> None:
     found = {dotted(path) for path in MODULES if path.stem.endswith(("ing", "ed"))}
-    new = sorted(found - NO_PARTICIPLE.keys() - LEFT_MODULES)
+    new = sorted(found - NO_PARTICIPLE.keys())
     assert not new, f"name these modules after what they hold: {new}"
-    stale = sorted((LEFT_MODULES | NO_PARTICIPLE.keys()) - found)
-    assert not stale, f"these modules are gone: remove them from LEFT_MODULES or NO_PARTICIPLE: {stale}"
+    stale = sorted(NO_PARTICIPLE.keys() - found)
+    assert not stale, f"these modules are gone: remove them from NO_PARTICIPLE: {stale}"
 
 
 def test_modules_at_the_root_are_few() -> None:

@@ -34,7 +34,7 @@ ALLOWED = {
         "gateway/deadlines.py",
         "_unset_keepalive_if_required",
     ): "uvicorn: its timer for idle connections has no other stop",
-    ("gateway/strict.py", "_unset_keepalive_if_required"): "uvicorn: as above",
+    ("gateway/http1.py", "_unset_keepalive_if_required"): "uvicorn: as above",
     ("cli/options.py", "_describe_range"): "click: its own words for a range, in an error that it does not raise",
     ("litestar.py", "_internal"): "Litestar: its handler of exceptions has no public name",
 }

@@ -14,7 +14,7 @@ from semel.core.effects import Claim, Doubts, Effect, Read, Remove, Resolve
 from semel.core.records import Key, Record
 from semel.errors import RecordUnreadable, StoreError, StoreMisconfigured, StoreTimeout, StoreUnavailable
 from semel.runtime.perform import performer
-from semel.stores.coalesced import CoalescedFace
+from semel.stores.batch_face import CoalescedFace
 from semel.stores.memory import MemoryStore
 from semel.stores.waiters import changed_key
 from simulation.scenario import MessageFault

@@ -12,7 +12,7 @@ from semel.core.effects import Claim, Complete, Effect, Read, Release, Renew
 from semel.errors import RecordUnreadable
 from semel.store import Filter
 from semel.stores.memory import MemoryStore
-from semel.stores.postgres.settings import Settings
+from semel.stores.postgres.settings import PostgresSettings
 from semel.stores.postgres.store import PostgresStore
 from semel.stores.sql.digests import SIZE, TENANT_SIZE, digest_of, tenant_of
 from semel.stores.sqlite.answers import Replied, value_of
@@ -113,7 +113,7 @@ class TestOneDigestInPostgres:
         one = digest_of(FIRST)
         monkeypatch.setattr("semel.stores.postgres.scripts.digest_of", lambda key: one)
         url = StoreUrl.parse(f"{postgres_url}?migrate=auto&schema=one_digest")
-        with PostgresStore(Settings.of(url), clock=clock) as store:
+        with PostgresStore(PostgresSettings.of(url), clock=clock) as store:
             store.purge(limit=100)
             yield store
 

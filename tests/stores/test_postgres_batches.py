@@ -11,8 +11,8 @@ from semel import Acquired, Key, Lease, Occupied, Result, open_async_store
 from semel.core.effects import Claim, Complete, Read, Release, Renew
 from semel.runtime.drive import drive
 from semel.stores.postgres.aio import AsyncPostgresStore
-from semel.stores.postgres.sessions import Link
-from semel.stores.postgres.settings import Settings
+from semel.stores.postgres.sessions import PostgresLink
+from semel.stores.postgres.settings import PostgresSettings
 from semel.stores.postgres.store import PostgresStore
 from semel.stores.sql.statements import Script, Statement
 from semel.stores.url import StoreUrl
@@ -28,8 +28,8 @@ def store(postgres_url: str) -> Iterator[PostgresStore]:
         yield store
 
 
-def settings(url: str, **options: object) -> Settings:
-    return Settings.of(
+def settings(url: str, **options: object) -> PostgresSettings:
+    return PostgresSettings.of(
         StoreUrl.parse(f"{url}?migrate=auto" + "".join(f"&{name}={value}" for name, value in options.items()))
     )
 
@@ -134,7 +134,7 @@ def test_a_large_batch_answers_in_order(store: PostgresStore) -> None:
     assert [record.key.name for record in batch(store, *(Read(claim(name).key) for name in names))] == names
 
 
-def statements(script: Script[T], link: Link) -> tuple[T, list[str]]:
+def statements(script: Script[T], link: PostgresLink) -> tuple[T, list[str]]:
     asked: list[str] = []
 
     def perform(statement: Any) -> Any:
@@ -203,7 +203,7 @@ def test_a_result_that_the_socket_does_not_take_at_once(postgres_url: str) -> No
 
 def test_a_pooler_is_recognised(postgres_url: str, pgbouncer_url: str) -> None:
     for url, direct in ((postgres_url, True), (pgbouncer_url, False)):
-        with Link.open(settings(url)) as link:
+        with PostgresLink.open(settings(url)) as link:
             assert link.direct is direct
 
 

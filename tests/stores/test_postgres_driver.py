@@ -17,8 +17,8 @@ from semel import Acquired, Key, Occupied, Result, StoreUnavailable
 from semel.core.effects import Claim, Complete, Read, Release, Renew
 from semel.stores.postgres.aio import AsyncPostgresStore
 from semel.stores.postgres.driver import find_internals, packed
-from semel.stores.postgres.sessions import AsyncLink, Link
-from semel.stores.postgres.settings import Settings
+from semel.stores.postgres.sessions import AsyncPostgresLink, PostgresLink
+from semel.stores.postgres.settings import PostgresSettings
 from semel.stores.postgres.store import PostgresStore
 from semel.stores.sql.statements import Statement
 from semel.stores.url import StoreUrl
@@ -52,8 +52,10 @@ ERROR = "psycopg.errors.error_from_result"
 """psycopg itself needs it for failures only."""
 
 
-def settings(url: str, **options: object) -> Settings:
-    return Settings.of(StoreUrl.parse(f"{url}?" + "&".join(f"{name}={value}" for name, value in options.items())))
+def settings(url: str, **options: object) -> PostgresSettings:
+    return PostgresSettings.of(
+        StoreUrl.parse(f"{url}?" + "&".join(f"{name}={value}" for name, value in options.items()))
+    )
 
 
 @pytest.fixture(params=["exchange", "cursors", "cursors and arrays of psycopg"])
@@ -65,8 +67,8 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture(params=[True, False], ids=["prepared", "as behind a pooler"])
-def link(postgres_url: str, way: str, request: pytest.FixtureRequest) -> Iterator[Link]:
-    with Link.open(settings(postgres_url, prepare=request.param)) as link:
+def link(postgres_url: str, way: str, request: pytest.FixtureRequest) -> Iterator[PostgresLink]:
+    with PostgresLink.open(settings(postgres_url, prepare=request.param)) as link:
         assert (link.exchange is not None) == (way == "exchange")
         if way == "cursors and arrays of psycopg":
             link.adapters.register_dumper(list, ListBinaryDumper)
@@ -76,7 +78,7 @@ def link(postgres_url: str, way: str, request: pytest.FixtureRequest) -> Iterato
 @pytest.mark.parametrize(
     ("kind", "lists"), [("text", TEXTS), ("bytea", BYTES), ("bigint", NUMBERS), ("boolean", FLAGS)]
 )
-def test_a_list_arrives_as_it_is(link: Link, kind: str, lists: list[list[Any]]) -> None:
+def test_a_list_arrives_as_it_is(link: PostgresLink, kind: str, lists: list[list[Any]]) -> None:
     for items in lists:
         for time in (None, 17):
             sql = (
@@ -98,13 +100,13 @@ def test_tasks_wait_alike_for_an_exchange_and_for_a_cursor(postgres_url: str, wa
     long = bytes(range(256)) * 8_192
 
     async def main() -> None:
-        async with await AsyncLink.open(settings(postgres_url)) as link:
+        async with await AsyncPostgresLink.open(settings(postgres_url)) as link:
             assert (link.exchange is not None) == (way == "exchange")
             for items, ms in (([b"a"], 0), ([b"a"], 20), ([long, b"b", long[1:]], 0)):
                 assert await link.perform(Statement(sql, [items, ms])) == [(item, "") for item in items]
             with pytest.raises(StoreUnavailable, match="division by zero"):
                 await link.perform(Statement("SELECT 1 / (item - item) FROM unnest($1::bigint[]) AS c (item)", [[1]]))
-        async with await AsyncLink.open(settings(postgres_url, timeout_ms=50, prepare=False)) as link:
+        async with await AsyncPostgresLink.open(settings(postgres_url, timeout_ms=50, prepare=False)) as link:
             with pytest.raises(StoreUnavailable, match=r"no answer within 0.05 s"):
                 await link.perform(Statement(sql, [[b"a"], 5_000]))
             assert link.closed
@@ -143,7 +145,7 @@ def test_the_version_that_is_tried_here_is_the_last_that_may_be_installed() -> N
     assert importlib.metadata.version("psycopg").split(".")[:2] == ["3", str(int(bound[1]) - 1)]
 
 
-def _replies(settings: Settings) -> list[Any]:
+def _replies(settings: PostgresSettings) -> list[Any]:
     """What both faces say to the same calls at the same times."""
     now_ms = 1_700_000_000_000
     key, other = Key("t", "s", "one"), Key("t", "s", "other")

@@ -14,7 +14,7 @@ from semel.core.records import Claimed, Lease
 from semel.errors import StoreMisconfigured, StoreUnavailable
 from semel.store import Store
 from semel.stores.postgres.aio import AsyncPostgresStore
-from semel.stores.postgres.settings import Settings
+from semel.stores.postgres.settings import PostgresSettings
 from semel.stores.postgres.store import PostgresStore
 from semel.stores.url import StoreUrl
 from semel.testing import BlockingStore
@@ -129,7 +129,7 @@ def test_a_server_that_does_not_answer(private_postgres: PostgresServer) -> None
 
 
 def test_all_connections_in_use(postgres_url: str) -> None:
-    store = PostgresStore(Settings.of(StoreUrl.parse(f"{postgres_url}?migrate=auto&timeout_ms=100&pool_max=2")))
+    store = PostgresStore(PostgresSettings.of(StoreUrl.parse(f"{postgres_url}?migrate=auto&timeout_ms=100&pool_max=2")))
     claim(store, Key("exhausted", "s", "sync"))
     connections = store._connections.get()
     with connections._borrowed(), connections._borrowed(), pytest.raises(StoreUnavailable, match="raise pool_max"):
@@ -140,7 +140,7 @@ def test_all_connections_in_use(postgres_url: str) -> None:
 
 def test_all_connections_of_a_loop_in_use(postgres_url: str) -> None:
     async def use() -> None:
-        settings = Settings.of(StoreUrl.parse(f"{postgres_url}?migrate=auto&timeout_ms=100&pool_max=2"))
+        settings = PostgresSettings.of(StoreUrl.parse(f"{postgres_url}?migrate=auto&timeout_ms=100&pool_max=2"))
         async with AsyncPostgresStore(settings) as store:
             await store.get(KEY)
             connections = store._connections.get()

@@ -12,7 +12,7 @@ from semel.errors import StoreMisconfigured
 from semel.runtime.drive import drive
 from semel.store import Migratable, Store
 from semel.stores.postgres import schema
-from semel.stores.postgres.settings import Settings
+from semel.stores.postgres.settings import PostgresSettings
 from semel.stores.postgres.store import PostgresStore
 from semel.stores.url import StoreUrl
 from semel.testing import BlockingStore
@@ -94,7 +94,7 @@ def test_the_next_version_s_tables_are_fine_if_they_say_so(database: str, opened
 
 
 def test_many_migrators_at_once(database: str) -> None:
-    stores = [PostgresStore(Settings.of(StoreUrl.parse(database))) for _ in range(8)]
+    stores = [PostgresStore(PostgresSettings.of(StoreUrl.parse(database))) for _ in range(8)]
     with ThreadPoolExecutor(8) as threads:
         applied = list(threads.map(lambda store: store.migrate(), stores))
     assert sorted(map(len, applied)) == [0] * 7 + [1]
@@ -130,7 +130,7 @@ def test_acknowledged_means_on_disk_whatever_the_default(database: str) -> None:
         Release(Lease(other, "a", 1, 0)),
     ]
     for extra in ("", "&prepare=false"):
-        store = PostgresStore(Settings.of(StoreUrl.parse(f"{database}?migrate=auto{extra}")))
+        store = PostgresStore(PostgresSettings.of(StoreUrl.parse(f"{database}?migrate=auto{extra}")))
         assert store.get(KEY) is None
         with store._connections.get()._borrowed() as link, link.transaction(force_rollback=True):
             for call in writes:
@@ -144,7 +144,7 @@ def test_options_of_libpq_are_passed_on_and_others_refused() -> None:
     url = StoreUrl.parse(
         "postgresql://h/d?sslmode=require&application_name=my%20app&schema=s&timeout_ms=1500&pool_max=3&prepare=no"
     )
-    settings = Settings.of(url)
+    settings = PostgresSettings.of(url)
     url.finish()
     assert "sslmode=require" in settings.conninfo
     assert "application_name=my%20app" in settings.conninfo

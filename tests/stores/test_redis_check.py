@@ -8,7 +8,7 @@ import pytest
 
 from semel import StoreMisconfigured, StoreUnavailable, open_store
 from semel.stores.redis.check import RedisSettingsWarning, check
-from semel.stores.redis.settings import Accepted, Settings
+from semel.stores.redis.settings import Accepted, RedisSettings
 from semel.stores.url import StoreUrl
 from servers.redis import RedisServer
 from stores.redis_cases import KEY, async_store, client, server, sync_store
@@ -171,12 +171,12 @@ def test_bad_urls(url: str, said: str) -> None:
 )
 def test_urls_for_the_driver(url: str, driver_url: str) -> None:
     parsed = StoreUrl.parse(url)
-    assert Settings.of(parsed).url == driver_url
+    assert RedisSettings.of(parsed).url == driver_url
     parsed.finish()
 
 
 def test_tls_files_are_options() -> None:
-    assert Settings.of(StoreUrl.parse("rediss://host?ssl_ca_certs=ca.pem")).tls == {"ssl_ca_certs": "ca.pem"}
+    assert RedisSettings.of(StoreUrl.parse("rediss://host?ssl_ca_certs=ca.pem")).tls == {"ssl_ca_certs": "ca.pem"}
 
 
 def test_a_unix_socket() -> None:

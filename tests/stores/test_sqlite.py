@@ -14,7 +14,7 @@ from semel import Key, StoreMisconfigured
 from semel.store import AsyncStore, Clock, Store
 from semel.stores.sqlite.aio import AsyncSqliteStore
 from semel.stores.sqlite.files import SETTLED_S, TRUSTED_S, Folder
-from semel.stores.sqlite.settings import Settings
+from semel.stores.sqlite.settings import SqliteSettings
 from semel.stores.sqlite.store import SqliteStore
 from semel.testing import AsyncStoreContract, BlockingStore, StoreContract
 from semel.testing.calls import ANSWER, claim, complete, granted, occupied
@@ -99,7 +99,7 @@ class TestStoreWithoutItsFiles(File):
 
     @pytest.fixture(params=["sync", "async", "async full"])
     def opened(self, request: pytest.FixtureRequest) -> Iterator[Store]:
-        settings = Settings(self.path, synchronous="full" if request.param == "async full" else "normal")
+        settings = SqliteSettings(self.path, synchronous="full" if request.param == "async full" else "normal")
         store: Store = SqliteStore(settings)
         if request.param != "sync":
             store = BlockingStore(AsyncSqliteStore(settings))

@@ -21,7 +21,7 @@ from semel import (
     open_async_store,
     open_store,
 )
-from semel.stores.sqlite.settings import Settings
+from semel.stores.sqlite.settings import SqliteSettings
 from semel.stores.sqlite.store import SqliteStore
 
 NOBODY_UID = 65534
@@ -224,7 +224,7 @@ def test_a_damaged_row_hides_no_other(tmp_path: Path, damage: str, limit: int) -
 def test_a_lock_held_by_another_program(tmp_path: Path) -> None:
     """Writes give up with a word about it; reads and replays never notice."""
     path = str(tmp_path / "a.db")
-    store = SqliteStore(Settings(path, busy_timeout_ms=20))
+    store = SqliteStore(SqliteSettings(path, busy_timeout_ms=20))
     done, running = claim(store, "done").lease, claim(store, "running").lease
     assert store.complete(done, Result("x", b"answer"), retention_ms=60_000)
     holder = sqlite3.connect(path, isolation_level=None)

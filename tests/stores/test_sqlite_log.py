@@ -17,8 +17,8 @@ from semel.core.effects import Claim
 from semel.runtime.clock import wall_ms
 from semel.stores.sqlite import log
 from semel.stores.sqlite.answers import value_of
-from semel.stores.sqlite.connections import Connections, Lent, Purpose
-from semel.stores.sqlite.settings import Settings
+from semel.stores.sqlite.connections import Lent, Purpose, SqliteConnections
+from semel.stores.sqlite.settings import SqliteSettings
 from semel.stores.sqlite.writer import Writer
 
 DAY_MS = 86_400_000
@@ -36,15 +36,15 @@ def short_logs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def connections(tmp_path: Path) -> Iterator[Connections]:
-    made = Connections(Settings(str(tmp_path / "a.db"), busy_timeout_ms=20))
+def connections(tmp_path: Path) -> Iterator[SqliteConnections]:
+    made = SqliteConnections(SqliteSettings(str(tmp_path / "a.db"), busy_timeout_ms=20))
     made.prepare()
     yield made
     made.close()
 
 
 @pytest.fixture
-def writer(connections: Connections) -> Iterator[Writer]:
+def writer(connections: SqliteConnections) -> Iterator[Writer]:
     made = Writer(connections, wall_ms, lambda calls: None)
     made.log._calls = 0
     yield made
@@ -52,7 +52,7 @@ def writer(connections: Connections) -> Iterator[Writer]:
 
 
 @pytest.fixture
-def other(connections: Connections) -> Iterator[sqlite3.Connection]:
+def other(connections: SqliteConnections) -> Iterator[sqlite3.Connection]:
     """Another program's."""
     connection = sqlite3.connect(connections.settings.path, timeout=0, isolation_level=None, check_same_thread=False)
     yield connection
@@ -69,7 +69,7 @@ def written(writer: Writer, name: str) -> None:
     assert [type(value_of(answer)) for answer in writer.run([a_claim(name)])] == [Acquired]
 
 
-def left(connections: Connections) -> int:
+def left(connections: SqliteConnections) -> int:
     """How many pages of the log are not in the file, by the counts that SQLite's processes share."""
     with open(f"{connections.settings.path}-shm", "rb") as file:
         head = file.read(100)
@@ -77,13 +77,13 @@ def left(connections: Connections) -> int:
     return pages - back
 
 
-def times_begun(connections: Connections) -> int:
+def times_begun(connections: SqliteConnections) -> int:
     """How often the log has begun anew, by its own count."""
     with open(f"{connections.settings.path}-wal", "rb") as file:
         return int.from_bytes(file.read(16)[12:])
 
 
-def when_lent(connections: Connections, wanted: Purpose, act: Callable[[], None], mp: pytest.MonkeyPatch) -> None:
+def when_lent(connections: SqliteConnections, wanted: Purpose, act: Callable[[], None], mp: pytest.MonkeyPatch) -> None:
     """Do something just before the connection is lent."""
     lend = connections.lend
 
@@ -99,7 +99,7 @@ def waited(event: threading.Event) -> None:
     assert event.wait(PATIENCE_S)
 
 
-def test_what_was_written_comes_back_into_the_file(writer: Writer, connections: Connections) -> None:
+def test_what_was_written_comes_back_into_the_file(writer: Writer, connections: SqliteConnections) -> None:
     filled(writer)
     assert left(connections) > 4
     written(writer, "another")
@@ -108,14 +108,14 @@ def test_what_was_written_comes_back_into_the_file(writer: Writer, connections: 
     assert connections._lent == 0
 
 
-def test_no_commit_of_ours_brings_it_back_by_the_way(connections: Connections) -> None:
+def test_no_commit_of_ours_brings_it_back_by_the_way(connections: SqliteConnections) -> None:
     for purpose in ("write", "at once"):
         with connections.lend(purpose) as connection:
             assert connection.execute("PRAGMA wal_autocheckpoint").fetchone() == (0,)
 
 
 def test_the_log_never_begins_anew_while_it_is_brought_back(
-    writer: Writer, connections: Connections, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+    writer: Writer, connections: SqliteConnections, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That is when SQLite loses what is written. Whatever others do, they cannot make it happen then."""
     other.execute("CREATE TABLE others (a)")
@@ -142,7 +142,7 @@ def test_the_log_never_begins_anew_while_it_is_brought_back(
 
 
 def test_nobody_brings_anything_back_while_we_do_if_all_was_in_the_file(
-    writer: Writer, connections: Connections, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+    writer: Writer, connections: SqliteConnections, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then others can make it begin anew, and none of them may take what is new for what was brought back."""
     filled(writer)
@@ -167,7 +167,7 @@ def test_nobody_brings_anything_back_while_we_do_if_all_was_in_the_file(
 
 
 def test_nobody_writes_while_all_of_it_is_brought_back(
-    writer: Writer, connections: Connections, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+    writer: Writer, connections: SqliteConnections, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log, "PAGES_MAX", 0)
     locked: list[bool] = []
@@ -197,7 +197,7 @@ def test_nobody_writes_while_all_of_it_is_brought_back(
 
 @pytest.mark.parametrize("closed_to", ["log", "pin"])
 def test_a_log_that_cannot_be_brought_back_keeps_nobody_from_writing(
-    writer: Writer, connections: Connections, closed_to: str, monkeypatch: pytest.MonkeyPatch
+    writer: Writer, connections: SqliteConnections, closed_to: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(writer)
     opened = connections.opened
@@ -221,7 +221,7 @@ def test_a_log_that_cannot_be_brought_back_keeps_nobody_from_writing(
 
 
 def test_at_the_end_of_python_there_are_no_new_threads(
-    writer: Writer, connections: Connections, monkeypatch: pytest.MonkeyPatch
+    writer: Writer, connections: SqliteConnections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(writer)
 
@@ -233,10 +233,10 @@ def test_at_the_end_of_python_there_are_no_new_threads(
     assert connections._lent == 0
 
 
-def test_whoever_finds_a_long_log_brings_it_back(writer: Writer, connections: Connections) -> None:
+def test_whoever_finds_a_long_log_brings_it_back(writer: Writer, connections: SqliteConnections) -> None:
     """Many short processes would otherwise leave it to each other, for ever."""
     filled(writer)
-    beside = Connections(connections.settings)
+    beside = SqliteConnections(connections.settings)
     assert beside.log_pages() == os.path.getsize(f"{connections.settings.path}-wal") // 4096 > 4
     before, second = left(connections), Writer(beside, wall_ms, lambda calls: None)
     written(second, "of another process")
@@ -246,11 +246,11 @@ def test_whoever_finds_a_long_log_brings_it_back(writer: Writer, connections: Co
 
 
 def test_a_file_that_is_not_there_has_no_log(tmp_path: Path) -> None:
-    assert Connections(Settings(str(tmp_path / "none.db"))).log_pages() == 0
+    assert SqliteConnections(SqliteSettings(str(tmp_path / "none.db"))).log_pages() == 0
 
 
 def test_a_fork_waits_for_the_log_and_not_the_other_way(
-    writer: Writer, connections: Connections, monkeypatch: pytest.MonkeyPatch
+    writer: Writer, connections: SqliteConnections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def freeze() -> None:
         threading.Thread(target=connections.freeze).start()
@@ -267,7 +267,7 @@ def test_a_fork_waits_for_the_log_and_not_the_other_way(
 
 
 def test_who_writes_waits_for_a_disk_that_is_too_slow(
-    writer: Writer, connections: Connections, monkeypatch: pytest.MonkeyPatch
+    writer: Writer, connections: SqliteConnections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = threading.Event()
     when_lent(connections, "log", lambda: waited(go_on), monkeypatch)
@@ -290,7 +290,7 @@ def test_who_writes_waits_for_a_disk_that_is_too_slow(
         assert [type(each.result(PATIENCE_S)) for each in late] == [list, Acquired]
 
 
-def test_what_is_written_at_once_brings_it_back_too(writer: Writer, connections: Connections) -> None:
+def test_what_is_written_at_once_brings_it_back_too(writer: Writer, connections: SqliteConnections) -> None:
     filled(writer)
     with connections.lend("at once") as connection:
         assert writer.write_at_once(connection, [a_claim("at once")]) is not None

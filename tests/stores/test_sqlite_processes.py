@@ -17,7 +17,7 @@ import pytest
 
 from semel import Acquired, Key, Lease, Result
 from semel.stores.sqlite.aio import AsyncSqliteStore
-from semel.stores.sqlite.settings import Settings
+from semel.stores.sqlite.settings import SqliteSettings
 from semel.stores.sqlite.store import SqliteStore
 
 DAY_MS = 86_400_000
@@ -89,7 +89,7 @@ def test_forks_while_other_threads_write(path: str) -> None:
 
 
 def fork_while_other_threads_write(path: str) -> None:
-    store = SqliteStore(Settings(path, busy_timeout_ms=30_000))  # four threads leave a newcomer few gaps
+    store = SqliteStore(SqliteSettings(path, busy_timeout_ms=30_000))  # four threads leave a newcomer few gaps
     stop = threading.Event()
     written: list[str] = []
 

@@ -20,7 +20,7 @@ from semel.stores.sqlite.aio import AsyncSqliteStore
 from semel.stores.sqlite.connections import PAGE, Purpose
 from semel.stores.sqlite.database import Database
 from semel.stores.sqlite.scripts import Purge
-from semel.stores.sqlite.settings import Settings
+from semel.stores.sqlite.settings import SqliteSettings
 from semel.stores.sqlite.store import SqliteStore
 from semel.stores.sqlite.writer import AT_ONCE_MAX, weight
 
@@ -44,7 +44,7 @@ class Watched:
     """A store that is open, and the threads that work for it."""
 
     def __init__(self, path: Path, **settings: Any) -> None:
-        self.store = AsyncSqliteStore(Settings(str(path), **settings))
+        self.store = AsyncSqliteStore(SqliteSettings(str(path), **settings))
         self.store._pace = turn.FilePace(lambda: 0.0)  # however busy the machine is, no answer is slow
         self.write, self.read = Counted(), Counted()
 
@@ -186,7 +186,7 @@ def test_each_loop_and_each_opened_file_has_its_own_turn(path: Path) -> None:
 
     async def opened_again() -> None:
         await granted(store, "key")
-        before, store._opened = store._find_turn(), Database(Settings(str(path)), wall_ms)
+        before, store._opened = store._find_turn(), Database(SqliteSettings(str(path)), wall_ms)
         after = store._find_turn()
         assert before is not None
         assert after is not None
@@ -194,7 +194,7 @@ def test_each_loop_and_each_opened_file_has_its_own_turn(path: Path) -> None:
         before.database.close()
         after.database.close()
 
-    store = AsyncSqliteStore(Settings(str(path)))
+    store = AsyncSqliteStore(SqliteSettings(str(path)))
     asyncio.run(crowd("first", close=False))
     asyncio.run(crowd("second", close=True))
     asyncio.run(crowd("third", close=False))
@@ -292,7 +292,7 @@ def test_a_commit_that_fails_is_asked_for_again(path: Path, monkeypatch: pytest.
 
 
 def test_a_loop_that_ends_in_the_middle_of_a_batch_keeps_nobody_from_writing(path: Path) -> None:
-    store = AsyncSqliteStore(Settings(str(path), synchronous="full"))
+    store = AsyncSqliteStore(SqliteSettings(str(path), synchronous="full"))
 
     async def left_behind() -> None:
         await granted(store, "opens the file")
@@ -314,7 +314,7 @@ def test_a_loop_that_ends_in_the_middle_of_a_batch_keeps_nobody_from_writing(pat
 
 
 def test_two_loops_do_not_wait_for_each_other_s_commits(path: Path) -> None:
-    store = AsyncSqliteStore(Settings(str(path), synchronous="full"))
+    store = AsyncSqliteStore(SqliteSettings(str(path), synchronous="full"))
 
     async def work(name: str) -> None:
         async with asyncio.timeout(20):
@@ -563,7 +563,7 @@ def test_nobody_on_the_loop_waits_for_a_fork(path: Path) -> None:
 
 def test_both_faces_and_both_ways_meet_in_one_file(path: Path) -> None:
     async def main() -> None:
-        async with Watched(path) as watched, AsyncSqliteStore(Settings(str(path), "full")) as other:
+        async with Watched(path) as watched, AsyncSqliteStore(SqliteSettings(str(path), "full")) as other:
             sync = SqliteStore(str(path))
             names = [f"key {n}" for n in range(30)]
             found = await asyncio.gather(

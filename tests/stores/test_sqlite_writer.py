@@ -26,7 +26,7 @@ from semel.runtime.drive import adrive
 from semel.runtime.perform import async_performer
 from semel.stores.sqlite.aio import AsyncSqliteStore
 from semel.stores.sqlite.answers import CallFailed, Replied, value_of
-from semel.stores.sqlite.connections import Connections
+from semel.stores.sqlite.connections import SqliteConnections
 from semel.stores.sqlite.operate import COUNT_FINISHED, COUNT_IN_PROGRESS
 from semel.stores.sqlite.scripts import (
     CLAIM,
@@ -40,7 +40,7 @@ from semel.stores.sqlite.scripts import (
     RESOLVE,
     TAKE,
 )
-from semel.stores.sqlite.settings import Settings
+from semel.stores.sqlite.settings import SqliteSettings
 from semel.stores.sqlite.store import SqliteStore
 from semel.stores.sqlite.writer import Writer
 
@@ -87,7 +87,7 @@ def written() -> Written:
 
 @pytest.fixture
 def writer(tmp_path: Path, clock: Clock, written: Written) -> Writer:
-    connections = Connections(Settings(str(tmp_path / "a.db"), busy_timeout_ms=20))
+    connections = SqliteConnections(SqliteSettings(str(tmp_path / "a.db"), busy_timeout_ms=20))
     connections.prepare()
     return Writer(connections, clock, written)
 
@@ -233,7 +233,7 @@ def test_a_caller_interrupted_while_waiting_leaves_no_call_behind(
 def test_the_loop_is_never_blocked(tmp_path: Path) -> None:
     async def main() -> None:
         holder = sqlite3.connect(path, isolation_level=None)
-        async with AsyncSqliteStore(Settings(path, busy_timeout_ms=20_000)) as store:
+        async with AsyncSqliteStore(SqliteSettings(path, busy_timeout_ms=20_000)) as store:
             first = await claimed(store, "done")
             assert await store.complete(first, ANSWER, retention_ms=DAY_MS)
             holder.execute("BEGIN IMMEDIATE")
@@ -330,7 +330,7 @@ def test_counts_and_purge_read_only_their_index(tmp_path: Path) -> None:
 @pytest.fixture
 def patient(tmp_path: Path, clock: Clock, written: Written) -> Writer:
     """One whose lock is waited for a second, which is as long as a call may take."""
-    connections = Connections(Settings(str(tmp_path / "a.db"), busy_timeout_ms=1_000))
+    connections = SqliteConnections(SqliteSettings(str(tmp_path / "a.db"), busy_timeout_ms=1_000))
     connections.prepare()
     return Writer(connections, clock, written)
 
@@ -400,7 +400,7 @@ def test_tasks_behind_a_disk_that_hangs_give_up(tmp_path: Path, clock: Clock) ->
         assert go_on.wait(20)
 
     async def main() -> None:
-        store = AsyncSqliteStore(Settings(str(tmp_path / "a.db"), busy_timeout_ms=1_000), clock=clock)
+        store = AsyncSqliteStore(SqliteSettings(str(tmp_path / "a.db"), busy_timeout_ms=1_000), clock=clock)
 
         async def refused_s(name: str) -> float:
             started = time.monotonic()

@@ -9,9 +9,8 @@ and `decide` says what the reply means. A plan is driven only for what follows a
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Awaitable, Callable
-from threading import Semaphore
+from threading import Lock
 from typing import Any, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 from semel.core.decisions import STORED, Decision, Settlement
@@ -24,6 +23,7 @@ from semel.runtime.background import Background
 from semel.runtime.drive import adrive, drive
 from semel.runtime.keeper import AsyncKeeper, Keeper
 from semel.runtime.listener import OnEvent, ignore, logged, tell
+from semel.runtime.local import PerProcess
 from semel.runtime.perform import NO_OTHERS, Performers, asking, async_asking, async_performer, performer
 from semel.runtime.tasks import Tasks
 from semel.store import AsyncStore, Store
@@ -62,6 +62,14 @@ class Housing(Protocol):
     host: object
 
 
+class Tally:
+    """A number that threads change."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.count = 0
+
+
 class WaiterCount:
     """The callers of one process that wait, in threads or tasks: a bounded number.
 
@@ -70,22 +78,25 @@ class WaiterCount:
 
     def __init__(self, count_max: int = WAITERS_MAX) -> None:
         self._count_max = count_max
-        self._free: dict[int, Semaphore] = {}
-
-    def enter(self) -> bool:
-        """Whether one more may wait; call `leave` afterwards."""
-        return self._here().acquire(blocking=False)
-
-    def leave(self) -> None:
-        self._here().release()
+        self._tally = PerProcess(Tally)
 
     @property
     def count(self) -> int:
-        return self._count_max - self._here()._value
+        return self._tally.get().count
 
-    def _here(self) -> Semaphore:
-        pid = os.getpid()
-        return self._free.get(pid) or self._free.setdefault(pid, Semaphore(self._count_max))
+    def enter(self) -> bool:
+        """Whether one more may wait; call `leave` afterwards."""
+        tally = self._tally.get()
+        with tally.lock:
+            if tally.count >= self._count_max:
+                return False
+            tally.count += 1
+            return True
+
+    def leave(self) -> None:
+        tally = self._tally.get()
+        with tally.lock:
+            tally.count -= 1
 
 
 class Asker(NamedTuple):

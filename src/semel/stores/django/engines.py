@@ -124,7 +124,7 @@ class DjangoPostgresEngine:
                 f"the store on Django's PostgreSQL connection needs {error.name}, which is not installed: "
                 "pip install 'semel[django,postgres]'"
             ) from error
-        self._schema, self._scripts, self._lost = schema, scripts.Scripts(), doubts.LostBackends()
+        self._schema, self._scripts, self._lost = schema, scripts.PostgresScripts(), doubts.LostBackends()
 
     def start(self, *, begun: bool) -> Script[None]:
         yield from ()

@@ -9,11 +9,11 @@ from semel.core.effects import Doubts, Effect
 from semel.core.records import Key
 from semel.runtime.local import PerLoop
 from semel.store import Clock, Counts, Filter, Migration, Page
-from semel.stores.coalesced import CoalescedFace
+from semel.stores.batch_face import CoalescedFace
 from semel.stores.postgres import schema
 from semel.stores.postgres.pool import AsyncConnections
-from semel.stores.postgres.scripts import Scripts
-from semel.stores.postgres.settings import Settings
+from semel.stores.postgres.scripts import PostgresScripts
+from semel.stores.postgres.settings import PostgresSettings
 from semel.stores.postgres.watch import AsyncWatch
 from semel.stores.sql.statements import Script
 from semel.stores.waiters import changed_key
@@ -24,13 +24,13 @@ T = TypeVar("T")
 class AsyncPostgresStore(CoalescedFace):
     """For tasks of any number of event loops. Connects on first use, in each loop that uses it."""
 
-    def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
+    def __init__(self, settings: PostgresSettings, *, clock: Clock | None = None) -> None:
         super().__init__()
         self._settings = settings
         self._timeout_s = settings.timeout_s
         self._late = f"{settings.shown}: no answer within {settings.timeout_s:g} s"
         self._clock = clock
-        self._scripts = Scripts(settings.schema)
+        self._scripts = PostgresScripts(settings.schema)
         self._connections = PerLoop(lambda: AsyncConnections(settings))
         self._watch = PerLoop(lambda: AsyncWatch(settings))
 

@@ -11,7 +11,7 @@ from semel.stores import examination
 from semel.stores.postgres import upkeep
 from semel.stores.postgres.queries import NOW, TABLE
 from semel.stores.postgres.schema import MIGRATIONS, quoted
-from semel.stores.postgres.settings import Settings
+from semel.stores.postgres.settings import PostgresSettings
 from semel.stores.sql.statements import Rows, Statement
 
 Run = Callable[[Effect[Any]], Rows]
@@ -36,7 +36,7 @@ PROMISE = Finding(
 )
 
 
-def examine(settings: Settings, run: Run) -> Iterator[Finding]:
+def examine(settings: PostgresSettings, run: Run) -> Iterator[Finding]:
     run(Statement("SET TRANSACTION READ ONLY"))
     if settings.schema:
         run(Statement(f"SET LOCAL search_path = {quoted(settings.schema)}"))

@@ -158,7 +158,7 @@ def _connected(connecting: PQGenConn[RV]) -> PQGenConn[RV]:
     return bounded(connecting, by_s, max(0.0, round(by_s - time.monotonic(), 1)))
 
 
-class Bound:
+class Patience:
     """How long a connection waits for the server."""
 
     timeout_s = 5.0
@@ -170,7 +170,7 @@ class Bound:
         return time.monotonic() + self.timeout_s if self.due_s is None else self.due_s
 
 
-class BoundedConnection(Bound, Connection[Row]):
+class BoundedConnection(Patience, Connection[Row]):
     """Gives up a server that says nothing. Without these methods of psycopg, nothing calls ours."""
 
     @classmethod
@@ -181,7 +181,7 @@ class BoundedConnection(Bound, Connection[Row]):
         return super().wait(bounded(gen, self.give_up_s, self.timeout_s), *args, **kwargs)
 
 
-class AsyncBoundedConnection(Bound, AsyncConnection[Row]):
+class AsyncBoundedConnection(Patience, AsyncConnection[Row]):
     """The same for coroutines."""
 
     @classmethod

@@ -23,20 +23,20 @@ from semel.runtime.local import AsyncOnce, Once
 from semel.stores.postgres import schema
 from semel.stores.postgres.doubts import LostBackends
 from semel.stores.postgres.failures import failures_of
-from semel.stores.postgres.sessions import AsyncLink, Link
-from semel.stores.postgres.settings import Settings
+from semel.stores.postgres.sessions import AsyncPostgresLink, PostgresLink
+from semel.stores.postgres.settings import PostgresSettings
 from semel.stores.sql.statements import Rows, Script
 
 MIGRATE_S = 600.0
 """A migration may have to wait for another one, and may have to build an index."""
 
 
-class Connections:
+class PostgresConnections:
     """For threads. The schema is looked at once, before anything else."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: PostgresSettings) -> None:
         self._settings = settings
-        self._slots: queue.LifoQueue[Link | None] = queue.LifoQueue()
+        self._slots: queue.LifoQueue[PostgresLink | None] = queue.LifoQueue()
         for _ in range(settings.pool_max):
             self._slots.put(None)
         self._lost = 0  # how many connections failed; the idle ones from before the last failure are not trusted
@@ -82,14 +82,14 @@ class Connections:
         self.run_alone(schema.ready(self._settings), due_s=None if self._settings.migrate else due_s)
 
     @contextmanager
-    def _borrowed(self, due_s: float | None = None) -> Iterator[Link]:
+    def _borrowed(self, due_s: float | None = None) -> Iterator[PostgresLink]:
         link = self._take(due_s or time.monotonic() + self._settings.timeout_s)
         try:
             yield link
         finally:
             self._give_back(link)
 
-    def _take(self, due_s: float) -> Link:
+    def _take(self, due_s: float) -> PostgresLink:
         try:
             link = self._slots.get(timeout=max(0.0, due_s - time.monotonic()))
         except queue.Empty:
@@ -100,14 +100,14 @@ class Connections:
         try:
             if link is not None:
                 link.close()
-            link = Link.open(self._settings, due_s)
+            link = PostgresLink.open(self._settings, due_s)
         except BaseException:
             self._slots.put(None)
             raise
         link.lost_before = self._lost
         return link
 
-    def _give_back(self, link: Link) -> None:
+    def _give_back(self, link: PostgresLink) -> None:
         if link.closed:
             self._lost += 1
             self.lost_backends.add(link.backend)
@@ -117,9 +117,9 @@ class Connections:
 class AsyncConnections:
     """The same for the tasks of one event loop."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: PostgresSettings) -> None:
         self._settings = settings
-        self._slots: asyncio.LifoQueue[AsyncLink | None] = asyncio.LifoQueue()
+        self._slots: asyncio.LifoQueue[AsyncPostgresLink | None] = asyncio.LifoQueue()
         for _ in range(settings.pool_max):
             self._slots.put_nowait(None)
         self._lost = 0
@@ -152,7 +152,7 @@ class AsyncConnections:
             if link is not None:
                 await link.close()
 
-    async def _slot(self, due_s: float) -> AsyncLink | None:
+    async def _slot(self, due_s: float) -> AsyncPostgresLink | None:
         if not self._slots.empty():  # a timer for nothing costs as much as the rest of this
             return self._slots.get_nowait()
         try:
@@ -171,14 +171,14 @@ class AsyncConnections:
         await self._ready.do(lambda: self.run_alone(schema.ready(self._settings), due_s=by_s))
 
     @asynccontextmanager
-    async def _borrowed(self, due_s: float | None = None) -> AsyncIterator[AsyncLink]:
+    async def _borrowed(self, due_s: float | None = None) -> AsyncIterator[AsyncPostgresLink]:
         link = await self._take(due_s or time.monotonic() + self._settings.timeout_s)
         try:
             yield link
         finally:
             self._give_back(link)
 
-    async def _take(self, due_s: float) -> AsyncLink:
+    async def _take(self, due_s: float) -> AsyncPostgresLink:
         link = await self._slot(due_s)
         if link is not None and link.lost_before == self._lost:
             link.due_s = due_s
@@ -186,21 +186,21 @@ class AsyncConnections:
         try:
             if link is not None:
                 await link.close()
-            link = await AsyncLink.open(self._settings, due_s)
+            link = await AsyncPostgresLink.open(self._settings, due_s)
         except BaseException:
             self._slots.put_nowait(None)
             raise
         link.lost_before = self._lost
         return link
 
-    def _give_back(self, link: AsyncLink) -> None:
+    def _give_back(self, link: AsyncPostgresLink) -> None:
         if link.closed:
             self._lost += 1
             self.lost_backends.add(link.backend)
         self._slots.put_nowait(None if link.closed else link)
 
 
-def busy(settings: Settings) -> str:
+def busy(settings: PostgresSettings) -> str:
     return (
         f"{settings.shown}: all {settings.pool_max} connections are busy since {settings.timeout_s:g} s; raise pool_max"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from semel.core.effects import do
 from semel.errors import StoreMisconfigured
 from semel.store import Migration
-from semel.stores.postgres.settings import Settings
+from semel.stores.postgres.settings import PostgresSettings
 from semel.stores.sql import migrations
 from semel.stores.sql.migrations import HOW_TO_MIGRATE
 from semel.stores.sql.statements import Script, Statement
@@ -48,7 +48,7 @@ LOCK = 0x73656D656C  # "semel": the advisory lock that keeps a second migrator w
 TIMEOUT = "10min"
 
 
-def ready(settings: Settings) -> Script[None]:
+def ready(settings: PostgresSettings) -> Script[None]:
     """Refuse tables that this version cannot use, having made or upgraded them if wanted. Run it in one transaction."""
     yield from _begin(settings.schema)
     if settings.migrate and (yield from _number()) < MIGRATIONS[-1].number:

@@ -35,7 +35,7 @@ PURGE_MAX = 1_000
 """How many rows one statement of a purge deletes: a claim of one of them waits no longer than that takes."""
 
 
-class Scripts:
+class PostgresScripts:
     """The scripts for the table in one PostgreSQL schema; "" is wherever the search path finds it."""
 
     def __init__(self, schema: str = "") -> None:

@@ -25,7 +25,7 @@ from semel.stores.postgres.driver import (
 )
 from semel.stores.postgres.failures import failures_of
 from semel.stores.postgres.queries import BACKEND
-from semel.stores.postgres.settings import Settings
+from semel.stores.postgres.settings import PostgresSettings
 from semel.stores.sql.statements import Rows, Statement
 
 TRIES_MAX = 5
@@ -42,7 +42,7 @@ SESSION = {
 }
 
 
-def direct(settings: Settings) -> str:
+def direct(settings: PostgresSettings) -> str:
     """Asks whether process `$1`, which greeted us, is also the one that answers; if so, the session is ours to set up.
 
     A pooler greets with a number of its own. With one in between, nothing is set: it would reach somebody else.
@@ -55,7 +55,7 @@ SELECT CASE WHEN pg_backend_pid() = $1 THEN ARRAY[{calls}] END IS NOT NULL, {BAC
 FROM pg_stat_get_activity(pg_backend_pid())"""
 
 
-class Link(BoundedConnection):
+class PostgresLink(BoundedConnection):
     """Runs our statements. After a failed exchange it is closed, so that nobody reads a late answer."""
 
     exchange: Exchange | None = None
@@ -65,7 +65,7 @@ class Link(BoundedConnection):
     lost_before = 0  # for whoever keeps several
 
     @classmethod
-    def open(cls, settings: Settings, due_s: float | None = None) -> Self:
+    def open(cls, settings: PostgresSettings, due_s: float | None = None) -> Self:
         by_s = time.monotonic() + settings.timeout_s if due_s is None else due_s
         with failures_of(settings.shown), connecting_by(by_s):
             link = cls.connect(settings.conninfo, autocommit=True, cursor_factory=RawCursor, prepare_threshold=None)
@@ -101,7 +101,7 @@ class Link(BoundedConnection):
                 tries += 1
 
 
-class AsyncLink(AsyncBoundedConnection):
+class AsyncPostgresLink(AsyncBoundedConnection):
     """The same for coroutines."""
 
     exchange: Exchange | None = None
@@ -111,7 +111,7 @@ class AsyncLink(AsyncBoundedConnection):
     lost_before = 0  # for whoever keeps several
 
     @classmethod
-    async def open(cls, settings: Settings, due_s: float | None = None) -> Self:
+    async def open(cls, settings: PostgresSettings, due_s: float | None = None) -> Self:
         by_s = time.monotonic() + settings.timeout_s if due_s is None else due_s
         with failures_of(settings.shown), connecting_by(by_s):
             link = await cls.connect(

@@ -14,7 +14,7 @@ from semel.stores.url import StoreUrl
 
 
 @dataclass(frozen=True)
-class Settings:
+class PostgresSettings:
     """Where the tables are, and how long anything may take."""
 
     conninfo: str
@@ -34,7 +34,7 @@ class Settings:
         return self.timeout_ms / 1000
 
     @classmethod
-    def of(cls, url: StoreUrl) -> Settings:
+    def of(cls, url: StoreUrl) -> PostgresSettings:
         schema = url.text_option("schema")
         timeout_ms = url.number("timeout_ms", cls.timeout_ms, least=50, most=600_000)
         pool_max = url.number("pool_max", cls.pool_max, least=1, most=1_000)

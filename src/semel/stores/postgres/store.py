@@ -12,10 +12,10 @@ from semel.store import Clock, Counts, Filter, Finding, Migration, Page
 from semel.stores.faces import Face
 from semel.stores.postgres import schema
 from semel.stores.postgres.doctor import examine
-from semel.stores.postgres.pool import Connections
-from semel.stores.postgres.scripts import Scripts
-from semel.stores.postgres.settings import Settings
-from semel.stores.postgres.watch import Watch
+from semel.stores.postgres.pool import PostgresConnections
+from semel.stores.postgres.scripts import PostgresScripts
+from semel.stores.postgres.settings import PostgresSettings
+from semel.stores.postgres.watch import PostgresWatch
 from semel.stores.sql.statements import Script
 from semel.stores.waiters import changed_key
 
@@ -25,12 +25,12 @@ T = TypeVar("T")
 class PostgresStore(Face):
     """For threads of any number of processes. Connects on first use, in each process that uses it."""
 
-    def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
+    def __init__(self, settings: PostgresSettings, *, clock: Clock | None = None) -> None:
         self._settings = settings
         self._clock = clock
-        self._scripts = Scripts(settings.schema)
-        self._connections = PerProcess(lambda: Connections(settings))
-        self._watch = PerProcess(lambda: Watch(settings))
+        self._scripts = PostgresScripts(settings.schema)
+        self._connections = PerProcess(lambda: PostgresConnections(settings))
+        self._watch = PerProcess(lambda: PostgresWatch(settings))
 
     def wait(self, key: Key, *, owner: str, timeout_ms: int) -> bool:
         return self._watch.get().wait(key, timeout_ms / 1000, lambda: self._run(self._scripts.watch(key, owner)))

@@ -19,8 +19,8 @@ import psycopg
 from semel.core.records import Key
 from semel.errors import StoreError
 from semel.stores.postgres.queries import CHANNEL
-from semel.stores.postgres.sessions import AsyncLink, Link
-from semel.stores.postgres.settings import Settings
+from semel.stores.postgres.sessions import AsyncPostgresLink, PostgresLink
+from semel.stores.postgres.settings import PostgresSettings
 from semel.stores.sql.digests import digest_of
 from semel.stores.waiters import AsyncWaiters, Waiters
 
@@ -42,10 +42,10 @@ def pauses_s(timeout_s: float) -> Iterator[float]:
         pause_s = min(2 * pause_s, LOOK_LAST_S)
 
 
-class Watch:
+class PostgresWatch:
     """For threads of one process."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: PostgresSettings) -> None:
         self.waiters = Waiters()
         self._settings = settings
         self._lock = threading.Lock()
@@ -72,7 +72,7 @@ class Watch:
         self._ready.wait(READY_S)
 
     def _run(self) -> None:
-        with suppress(*LOST), closing(Link.open(self._settings)) as link:
+        with suppress(*LOST), closing(PostgresLink.open(self._settings)) as link:
             self._deaf = not link.direct
             if not self._deaf:
                 link.execute(f"LISTEN {CHANNEL}")
@@ -82,7 +82,7 @@ class Watch:
             self._thread = None
             self._ready.set()
 
-    def _hear(self, link: Link) -> None:
+    def _hear(self, link: PostgresLink) -> None:
         while True:
             for notify in link.notifies(timeout=IDLE_S):
                 wake(self.waiters, notify.payload)
@@ -95,7 +95,7 @@ class Watch:
 class AsyncWatch:
     """For tasks of one event loop."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: PostgresSettings) -> None:
         self.waiters = AsyncWaiters()
         self._settings = settings
         self._task: asyncio.Task[None] | None = None
@@ -124,7 +124,7 @@ class AsyncWatch:
     async def _run(self) -> None:
         try:
             with suppress(*LOST):
-                async with await AsyncLink.open(self._settings) as link:
+                async with await AsyncPostgresLink.open(self._settings) as link:
                     self._deaf = not link.direct
                     if not self._deaf:
                         await link.execute(f"LISTEN {CHANNEL}")
@@ -134,7 +134,7 @@ class AsyncWatch:
             self._task = None
             self._ready.set()
 
-    async def _hear(self, link: AsyncLink) -> None:
+    async def _hear(self, link: AsyncPostgresLink) -> None:
         while True:
             async for notify in link.notifies(timeout=IDLE_S):
                 wake(self.waiters, notify.payload)

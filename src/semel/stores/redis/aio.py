@@ -13,22 +13,22 @@ from semel.errors import StoreUnavailable
 from semel.runtime.drive import adrive
 from semel.runtime.local import AsyncOnce, PerLoop
 from semel.store import Clock, Counts, Filter, Page
-from semel.stores.coalesced import CoalescedFace
+from semel.stores.batch_face import CoalescedFace
 from semel.stores.redis.check import check
 from semel.stores.redis.commands import Command
 from semel.stores.redis.driver import AsyncRedisConnections, ours
-from semel.stores.redis.scripts import Scripts
-from semel.stores.redis.settings import Settings
+from semel.stores.redis.scripts import RedisScripts
+from semel.stores.redis.settings import RedisSettings
 from semel.stores.redis.watch import NEVER_LOOKED, POLL_S, AsyncListener
 from semel.stores.waiters import AsyncWaiters, changed_key
 
 T = TypeVar("T")
 
 
-class AsyncLink:
+class AsyncRedisLink:
     """The connections of one event loop, and what it knows about the server."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RedisSettings) -> None:
         self._settings = settings
         self._connections = AsyncRedisConnections(settings)
         self._checked = AsyncOnce()
@@ -52,13 +52,13 @@ class AsyncLink:
 class AsyncRedisStore(CoalescedFace):
     """Redis or Valkey, for tasks. Connects on first use, in each process and event loop that uses it."""
 
-    def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
+    def __init__(self, settings: RedisSettings, *, clock: Clock | None = None) -> None:
         super().__init__()
         self._timeout_s = settings.timeout_s
         self._late = str(ours(settings, TimeoutError()))
-        self._scripts = Scripts(settings.prefix, partial(ours, settings))
+        self._scripts = RedisScripts(settings.prefix, partial(ours, settings))
         self._clock = clock
-        self._link = PerLoop(lambda: AsyncLink(settings))
+        self._link = PerLoop(lambda: AsyncRedisLink(settings))
         self._purged_to = 0
 
     async def _send(self, calls: Sequence[Any]) -> Sequence[Any]:

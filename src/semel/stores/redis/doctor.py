@@ -13,7 +13,7 @@ from semel.stores import examination
 from semel.stores.redis.check import VERSION_MIN
 from semel.stores.redis.commands import Command, LoginRefused
 from semel.stores.redis.layout import VERSION, frame, name_of
-from semel.stores.redis.settings import Accepted, Settings
+from semel.stores.redis.settings import Accepted, RedisSettings
 
 Run = Callable[[Effect[Any]], Any]
 PROMISE = Finding(
@@ -25,7 +25,7 @@ PROMISE = Finding(
 )
 
 
-def examine(settings: Settings, run: Run) -> Iterator[Finding]:
+def examine(settings: RedisSettings, run: Run) -> Iterator[Finding]:
     info = _info(run)
     yield Finding("connection", "ok", f"{settings.shown} answers")
     if info is None:

@@ -28,7 +28,7 @@ from redis.retry import Retry
 
 from semel.errors import RecordUnreadable, StoreError, StoreMisconfigured, StoreTimeout, StoreUnavailable
 from semel.stores.redis.commands import LoginRefused, ScriptMissing, Word
-from semel.stores.redis.settings import Settings
+from semel.stores.redis.settings import RedisSettings
 
 NEARLY_WHOLE = 0.8
 """A call that has this part of its time left is not worth a limit of its own."""
@@ -38,7 +38,7 @@ LEAST_S = 0.01
 class RedisConnections:
     """For threads: each command has a connection to itself, of at most `pool_max`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RedisSettings) -> None:
         self._settings = settings
         self._failures = Failures(settings)
         options = _options(settings, Retry(NoBackoff(), 0), socket_timeout=settings.timeout_s)
@@ -90,7 +90,7 @@ class RedisConnections:
 class AsyncRedisConnections:
     """The same for the tasks of one event loop."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RedisSettings) -> None:
         self._settings = settings
         self._failures = Failures(settings)
         # redis-py's own time-out costs a task for each command and, before Python 3.12, can swallow a cancellation.
@@ -132,7 +132,7 @@ class AsyncRedisConnections:
             self._idle.append(connection)
 
 
-def _options(settings: Settings, retry: Any, *, socket_timeout: float | None) -> dict[str, Any]:
+def _options(settings: RedisSettings, retry: Any, *, socket_timeout: float | None) -> dict[str, Any]:
     """What both faces give to redis-py. `retry` is the face's kind of "never"."""
     network = {"socket_connect_timeout": settings.timeout_s, "socket_keepalive": True}
     place = {} if settings.url.startswith("unix:") else network
@@ -166,7 +166,7 @@ class Failures:
 
     __slots__ = ("_settings",)
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RedisSettings) -> None:
         self._settings = settings
 
     def __enter__(self) -> None:
@@ -179,7 +179,7 @@ class Failures:
             raise ours(self._settings, error) from error
 
 
-def ours(settings: Settings, error: Exception) -> StoreError:
+def ours(settings: RedisSettings, error: Exception) -> StoreError:
     """The error of ours that says what the driver, or the server, said."""
     silence = f"nothing within {settings.timeout_ms} ms"
     said = f"{type(error).__name__}: {str(error) or silence}"  # the driver turns some of the server's words into types

@@ -36,7 +36,7 @@ READ, PURGE, COUNT = Lua("read"), Lua("retention", "look", "purge"), Lua("retent
 
 
 @dataclass(frozen=True, slots=True)
-class Scripts:
+class RedisScripts:
     """The calls of a store whose names begin with `prefix`; `ours` makes the store's error of a server's.
 
     A record that cannot be read is a reply like others, because it is the error of one caller, not of the batch; so is

@@ -23,7 +23,7 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class RedisSettings:
     """Where the server is and how to talk to it."""
 
     url: str
@@ -40,7 +40,7 @@ class Settings:
         return self.timeout_ms / 1000
 
     @classmethod
-    def of(cls, url: StoreUrl) -> Settings:
+    def of(cls, url: StoreUrl) -> RedisSettings:
         """Take the options that are ours; what is left over is refused by `url.finish`."""
         prefix = url.text_option("prefix", "semel")
         if not re.fullmatch(r"[A-Za-z0-9_.:-]{1,64}", prefix):

@@ -19,18 +19,18 @@ from semel.stores.redis.check import check
 from semel.stores.redis.commands import Command
 from semel.stores.redis.doctor import examine
 from semel.stores.redis.driver import RedisConnections, ours
-from semel.stores.redis.scripts import Scripts
-from semel.stores.redis.settings import Settings
+from semel.stores.redis.scripts import RedisScripts
+from semel.stores.redis.settings import RedisSettings
 from semel.stores.redis.watch import NEVER_LOOKED, POLL_S, Listener
 from semel.stores.waiters import Waiters, changed_key
 
 T = TypeVar("T")
 
 
-class Link:
+class RedisLink:
     """The connections of one process, and what it knows about the server."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RedisSettings) -> None:
         self._settings = settings
         self._connections = RedisConnections(settings)
         self._checked = Once()
@@ -69,10 +69,10 @@ class Link:
 class RedisStore(Face):
     """Redis or Valkey, for threads. Connects on first use, in each process that uses it."""
 
-    def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
-        self._scripts = Scripts(settings.prefix, partial(ours, settings))
+    def __init__(self, settings: RedisSettings, *, clock: Clock | None = None) -> None:
+        self._scripts = RedisScripts(settings.prefix, partial(ours, settings))
         self._clock = clock
-        self._link = PerProcess(lambda: Link(settings))
+        self._link = PerProcess(lambda: RedisLink(settings))
         self._purged_to = 0
 
     def _call(self, call: Effect[T]) -> T:

@@ -21,13 +21,13 @@ from semel.errors import StoreError
 from semel.runtime.deadline import find_due_s, shared_deadline
 from semel.runtime.local import PerProcess
 from semel.store import Clock, Counts, Filter, Migration, Page
-from semel.stores.coalesced import CoalescedFace
+from semel.stores.batch_face import CoalescedFace
 from semel.stores.sql.migrations import printable
 from semel.stores.sqlite.answers import UNSEEN, CallFailed, Pending, Replied, Reply, value_of
 from semel.stores.sqlite.database import Database, migrate
 from semel.stores.sqlite.schema import MIGRATIONS
 from semel.stores.sqlite.scripts import Look, Purge, look_first
-from semel.stores.sqlite.settings import Settings
+from semel.stores.sqlite.settings import SqliteSettings
 from semel.stores.sqlite.store import PURGE_AT_ONCE, held
 from semel.stores.sqlite.turn import FilePace, LoopTurn
 from semel.stores.sqlite.writer import fail_all
@@ -50,9 +50,9 @@ class Threads:
 
 
 class AsyncSqliteStore(CoalescedFace):
-    def __init__(self, settings: Settings | str, *, clock: Clock | None = None) -> None:
+    def __init__(self, settings: SqliteSettings | str, *, clock: Clock | None = None) -> None:
         super().__init__()
-        self._settings = Settings(settings) if isinstance(settings, str) else settings
+        self._settings = SqliteSettings(settings) if isinstance(settings, str) else settings
         self._timeout_s, self._late = self._settings.timeout_s, self._settings.late
         self._database = PerProcess(lambda: Database(self._settings, clock))
         self._threads = PerProcess(Threads)

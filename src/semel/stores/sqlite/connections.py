@@ -30,7 +30,7 @@ from semel.stores.sqlite.driver import (
     set_up,
 )
 from semel.stores.sqlite.files import Files
-from semel.stores.sqlite.settings import Settings
+from semel.stores.sqlite.settings import SqliteSettings
 
 Purpose = Literal["read", "write", "at once", "watch", "log", "pin"]
 PRAGMAS: dict[Purpose, tuple[str, ...]] = {
@@ -46,8 +46,8 @@ FORK_WAIT_S = 10.0
 """How long a fork waits for calls under way: the bound is for a signal handler that forks in the middle of one."""
 
 
-class Connections:
-    def __init__(self, settings: Settings) -> None:
+class SqliteConnections:
+    def __init__(self, settings: SqliteSettings) -> None:
         self.settings = settings
         self.files = Files(settings.path)
         self._anchor: Anchor | None = None
@@ -172,7 +172,7 @@ class Lent:
 
     __slots__ = ("_beside", "_connection", "_connections", "_purpose")
 
-    def __init__(self, connections: Connections, purpose: Purpose, *, beside: bool) -> None:
+    def __init__(self, connections: SqliteConnections, purpose: Purpose, *, beside: bool) -> None:
         self._connections = connections
         self._purpose: Purpose = purpose
         self._beside = beside
@@ -197,7 +197,7 @@ class Lent:
 
 
 _registry = threading.Lock()
-_all: WeakSet[Connections] = WeakSet()
+_all: WeakSet[SqliteConnections] = WeakSet()
 
 
 def _before_fork() -> None:

@@ -13,16 +13,16 @@ from semel.runtime.drive import drive
 from semel.store import Clock, Counts, Filter, Page
 from semel.stores.sqlite import operate
 from semel.stores.sqlite.answers import UNSEEN, UNWRITTEN, CallFailed, Reply, look
-from semel.stores.sqlite.connections import Connections
+from semel.stores.sqlite.connections import SqliteConnections
 from semel.stores.sqlite.driver import runner
-from semel.stores.sqlite.settings import Settings
-from semel.stores.sqlite.watch import Watch
+from semel.stores.sqlite.settings import SqliteSettings
+from semel.stores.sqlite.watch import SqliteWatch
 from semel.stores.sqlite.writer import Writer
 
 
-def migrate(settings: Settings) -> list[int]:
+def migrate(settings: SqliteSettings) -> list[int]:
     """Bring the file up to date, and say which migrations that took."""
-    connections = Connections(settings)
+    connections = SqliteConnections(settings)
     try:
         return connections.prepare()
     finally:
@@ -47,11 +47,11 @@ def damaged_text(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 class Database:
-    def __init__(self, settings: Settings, clock: Clock | None) -> None:
-        self._connections = Connections(settings)
+    def __init__(self, settings: SqliteSettings, clock: Clock | None) -> None:
+        self._connections = SqliteConnections(settings)
         self._connections.prepare()
         self._clock = clock = clock or self._connections.find_clock()
-        self.watch = Watch(self._connections)
+        self.watch = SqliteWatch(self._connections)
         self.writer = Writer(self._connections, clock, self._committed)
         self.commits_at_once = settings.synchronous == "normal"
         """With `full`, each commit waits for the disk."""

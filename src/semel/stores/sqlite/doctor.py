@@ -16,7 +16,7 @@ from semel.stores import examination
 from semel.stores.sqlite.clock import Anchor, clock_of, find_anchor
 from semel.stores.sqlite.driver import runner, store_errors
 from semel.stores.sqlite.schema import MIGRATIONS, SQLITE_MIN
-from semel.stores.sqlite.settings import Settings
+from semel.stores.sqlite.settings import SqliteSettings
 
 MOUNTS = "/proc/self/mounts"
 SKEW_MS_MAX = 1_000
@@ -30,7 +30,7 @@ PROMISE = Finding(
 )
 
 
-def examine(settings: Settings) -> Iterator[Finding]:
+def examine(settings: SqliteSettings) -> Iterator[Finding]:
     yield _version()
     yield _place(settings.path)
     if os.path.exists(settings.path):
@@ -92,7 +92,7 @@ def _filesystem(folder: str) -> str | None:
     return max(within)[1] if within else None
 
 
-def _file(settings: Settings) -> Iterator[Finding]:
+def _file(settings: SqliteSettings) -> Iterator[Finding]:
     path = settings.path
     mode = stat.S_IMODE(os.stat(path).st_mode)
     if mode & 0o077:
@@ -147,7 +147,7 @@ def _clock(anchor: Anchor | None) -> Finding:
     )
 
 
-def _synchronous(settings: Settings) -> Finding:
+def _synchronous(settings: SqliteSettings) -> Finding:
     if settings.synchronous == "full":
         return Finding("synchronous", "ok", "synchronous=full: what was acknowledged survives a power cut")
     return Finding(

@@ -19,7 +19,7 @@ from semel.stores.sql.migrations import apply, check
 from semel.stores.sql.statements import Rows, Statement
 from semel.stores.sqlite import schema
 from semel.stores.sqlite.clock import Anchor, find_anchor, set_anchor
-from semel.stores.sqlite.settings import Settings
+from semel.stores.sqlite.settings import SqliteSettings
 
 RETRY_S = 0.001
 NO_LIMIT = float("inf")
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 @contextmanager
-def store_errors(settings: Settings) -> Iterator[None]:
+def store_errors(settings: SqliteSettings) -> Iterator[None]:
     """What SQLite raises in the block is raised as one of ours."""
     try:
         yield
@@ -44,7 +44,7 @@ def cause_of(error: sqlite3.Error) -> sqlite3.Error | None:
     return None if NO_TEXT.match(str(error)) else error
 
 
-def meaning(error: sqlite3.Error, settings: Settings) -> StoreError:
+def meaning(error: sqlite3.Error, settings: SqliteSettings) -> StoreError:
     """The one place where an error of SQLite becomes one of ours."""
     path, folder = settings.path, os.path.dirname(settings.path)
     if found := NO_TEXT.match(str(error)):
@@ -97,7 +97,7 @@ def _closed_to_us(error: sqlite3.Error, path: str, folder: str) -> StoreError:
     return StoreUnavailable(f"{path}: {error}; check its disk, and how many files this process has open")
 
 
-def open_connection(settings: Settings, *pragmas: str, patient: bool) -> sqlite3.Connection:
+def open_connection(settings: SqliteSettings, *pragmas: str, patient: bool) -> sqlite3.Connection:
     """Open the file, which must be there. Every statement commits by itself unless one says BEGIN."""
     connection = sqlite3.connect(
         f"{Path(settings.path).as_uri()}?mode=rw",
@@ -137,7 +137,7 @@ def check_version() -> None:
         )
 
 
-def patiently(settings: Settings, act: Callable[[], T], due_s: float = NO_LIMIT) -> T:
+def patiently(settings: SqliteSettings, act: Callable[[], T], due_s: float = NO_LIMIT) -> T:
     """Try until the file is free, at most for the busy timeout, and not after `due_s`.
 
     SQLite's own waiting sleeps longer and longer, so that a busy neighbour starves it, and does not cover the switch
@@ -153,7 +153,7 @@ def patiently(settings: Settings, act: Callable[[], T], due_s: float = NO_LIMIT)
         time.sleep(RETRY_S)
 
 
-def begin(connection: sqlite3.Connection, settings: Settings, due_s: float = NO_LIMIT) -> None:
+def begin(connection: sqlite3.Connection, settings: SqliteSettings, due_s: float = NO_LIMIT) -> None:
     """Begin a transaction that writes."""
     patiently(settings, lambda: connection.execute("BEGIN IMMEDIATE"), due_s)
 
@@ -169,7 +169,7 @@ def begin_now(connection: sqlite3.Connection) -> bool:
     return True
 
 
-def set_up(connection: sqlite3.Connection, settings: Settings) -> list[int]:
+def set_up(connection: sqlite3.Connection, settings: SqliteSettings) -> list[int]:
     """Make the file what the store needs, whatever it is now; says which migrations were applied."""
     run = runner(connection)
     applied: list[int] = []
@@ -182,7 +182,7 @@ def set_up(connection: sqlite3.Connection, settings: Settings) -> list[int]:
     return applied
 
 
-def anchor(connection: sqlite3.Connection, settings: Settings) -> Anchor:
+def anchor(connection: sqlite3.Connection, settings: SqliteSettings) -> Anchor:
     """What the clock of the file goes by, set by the first process after a start of the machine."""
     run = runner(connection)
     found = patiently(settings, lambda: drive(find_anchor(), run))

@@ -12,7 +12,7 @@ import threading
 from contextlib import suppress
 
 from semel.errors import StoreError
-from semel.stores.sqlite.connections import Connections
+from semel.stores.sqlite.connections import SqliteConnections
 
 BRING_BACK = "PRAGMA wal_checkpoint(PASSIVE)"
 CALLS_MAX = 2048
@@ -26,7 +26,7 @@ PAGES_MAX = 8192
 class Log:
     """Of one process. Several may share the file: each brings back what it finds."""
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: SqliteConnections) -> None:
         self._connections = connections
         self._calls = connections.log_pages()  # a page is about a call
         self._thread: threading.Thread | None = None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from semel.store import Clock
 from semel.stores.sqlite.aio import AsyncSqliteStore
-from semel.stores.sqlite.settings import Settings
+from semel.stores.sqlite.settings import SqliteSettings
 from semel.stores.sqlite.store import SqliteStore
 from semel.stores.url import StoreUrl
 
 
 def open_store(url: StoreUrl, clock: Clock | None) -> SqliteStore:
-    return SqliteStore(Settings.of(url), clock=clock)
+    return SqliteStore(SqliteSettings.of(url), clock=clock)
 
 
 def open_async_store(url: StoreUrl, clock: Clock | None) -> AsyncSqliteStore:
-    return AsyncSqliteStore(Settings.of(url), clock=clock)
+    return AsyncSqliteStore(SqliteSettings.of(url), clock=clock)

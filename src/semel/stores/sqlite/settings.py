@@ -17,7 +17,7 @@ TIMEOUT_MS_LEAST = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class SqliteSettings:
     path: str
     synchronous: Synchronous = "normal"
     busy_timeout_ms: int = 5_000
@@ -48,7 +48,7 @@ class Settings:
         )
 
     @classmethod
-    def of(cls, url: StoreUrl) -> Settings:
+    def of(cls, url: StoreUrl) -> SqliteSettings:
         if url.parts.netloc:
             raise StoreMisconfigured(
                 f"{url.shown}: write sqlite:///relative.db or sqlite:////absolute.db, with three or four slashes"

@@ -18,7 +18,7 @@ from semel.stores.sqlite.database import Database, migrate
 from semel.stores.sqlite.doctor import examine
 from semel.stores.sqlite.schema import MIGRATIONS
 from semel.stores.sqlite.scripts import Purge
-from semel.stores.sqlite.settings import Settings
+from semel.stores.sqlite.settings import SqliteSettings
 
 T = TypeVar("T")
 PURGE_AT_ONCE = 500
@@ -26,8 +26,8 @@ PURGE_AT_ONCE = 500
 
 
 class SqliteStore(Face):
-    def __init__(self, settings: Settings | str, *, clock: Clock | None = None) -> None:
-        self._settings = Settings(settings) if isinstance(settings, str) else settings
+    def __init__(self, settings: SqliteSettings | str, *, clock: Clock | None = None) -> None:
+        self._settings = SqliteSettings(settings) if isinstance(settings, str) else settings
         self._database = PerProcess(lambda: Database(self._settings, clock))
 
     def _call(self, call: Effect[T]) -> T:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from semel.core.records import Key
 from semel.errors import StoreError
-from semel.stores.sqlite.connections import Connections
+from semel.stores.sqlite.connections import SqliteConnections
 from semel.stores.sqlite.scripts import HOLDS, named
 
 POLL_S = 0.01
@@ -23,7 +23,7 @@ class Waiter(Struct, frozen=True, eq=False):
     key: Key
     owner: str
     wake: Callable[[], None]
-    watch: Watch
+    watch: SqliteWatch
 
     def __enter__(self) -> None:
         """Nothing more: it is registered."""
@@ -32,10 +32,10 @@ class Waiter(Struct, frozen=True, eq=False):
         self.watch.forget(self)
 
 
-class Watch:
+class SqliteWatch:
     """One thread that asks for SQLite's data version, which costs microseconds, while somebody waits."""
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: SqliteConnections) -> None:
         self._connections = connections
         self._lock = threading.Lock()
         self._waiters: dict[Key, set[Waiter]] = {}

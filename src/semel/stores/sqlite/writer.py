@@ -19,7 +19,7 @@ from semel.errors import StoreError, StoreTimeout, StoreUnavailable
 from semel.runtime.deadline import find_due_s, tell_due
 from semel.store import Clock
 from semel.stores.sqlite.answers import Answer, CallFailed, value_of, write
-from semel.stores.sqlite.connections import PAGE, Connections
+from semel.stores.sqlite.connections import PAGE, SqliteConnections
 from semel.stores.sqlite.driver import begin, begin_now
 from semel.stores.sqlite.log import Log
 from semel.stores.sqlite.scripts import Purge
@@ -56,7 +56,7 @@ class Writer:
     `committed` is told what was written.
     """
 
-    def __init__(self, connections: Connections, clock: Clock, committed: Callable[[Calls], None]) -> None:
+    def __init__(self, connections: SqliteConnections, clock: Clock, committed: Callable[[Calls], None]) -> None:
         self._connections = connections
         self._clock = clock
         self._committed = committed
