@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from semel.core.effects import Claim, Effect, Read
 from semel.core.records import Key, Record
@@ -35,8 +35,7 @@ class SqliteStore(Face):
         if isinstance(call, (Claim, Read)):  # a replay must not wait for the write lock
             [reply] = database.look([call])
             if not isinstance(reply, Pending):
-                value: T = value_of(reply)
-                return value
+                return cast(T, value_of(reply))
         return database.writer.call(call)
 
     def wait(self, key: Key, *, owner: str, timeout_ms: int) -> bool:

@@ -81,9 +81,10 @@ class Writer:
         finally:
             if member.answer is None:  # interrupted
                 self._leave(member)
-        if isinstance(member.answer, CallFailed) and isinstance(member.answer.error, StoreUnavailable):
-            tell_due(member.answer.error, due_s)
-        value: T = value_of(member.answer)
+        answer: Any = member.answer
+        if isinstance(answer, CallFailed) and isinstance(answer.error, StoreUnavailable):
+            tell_due(answer.error, due_s)
+        value: T = value_of(answer)
         return value
 
     def _leave(self, member: GroupCall) -> None:
