@@ -41,6 +41,15 @@ ifndef ARGS
 	@$(BIN)/python -m coverage report --include='*/semel/core/*' --fail-under=100
 endif
 
+.PHONY: test-newest
+test-newest: ## the core, functions and HTTP on the newest Python that is there, if it is newer than yours
+	@newest=$$(tools/newest); \
+	if [ -z "$$newest" ]; then echo "==> SKIPPED: there is no Python newer than 3.11 here"; exit 0; fi; \
+	PYTHON=$$newest tools/venv .venv-newest requirements/dev.txt; \
+	pip=".venv-newest/bin/python -m pip install -qq --disable-pip-version-check"; \
+	$$pip --no-deps --no-build-isolation -e .; \
+	.venv-newest/bin/python -m pytest -q -n 2 -k "not wire" tests/core tests/functions tests/http
+
 lint: $(READY) ## ruff: rules and layout
 	@echo "==> ruff"
 	@$(BIN)/ruff check $(PY_FOLDERS)
@@ -121,7 +130,7 @@ ci: ## what the continuous integration runs
 	@.ci/run
 
 clean: ## remove everything that make made
-	@rm -rf $(VENV) .venv-run .venv-lock .venv-fuzz .venv-transparency .servers build dist site .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf $(VENV) .venv-run .venv-lock .venv-fuzz .venv-newest .venv-transparency .servers build dist site .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(READY): requirements/dev.txt pyproject.toml tools/venv

@@ -29,6 +29,7 @@ import django_site  # noqa: F401
 from django_site.calling import ByAsgi, ByWsgi
 from semel import Policy
 from semel.asgi import IdempotencyMiddleware, Rule
+from semel.asgi.types import Message
 from semel.flask import Idempotency
 from semel.litestar import IdempotencyPlugin
 from semel.quart import protect
@@ -45,9 +46,18 @@ Ask = Callable[[str, "str | None"], int]
 """Sends POST to a path, with a key or without, and says how many effects there have been."""
 
 
+class ServedWire(Wire):
+    """Tells the application that the request is over when it was answered, as servers do. Quart waits for that."""
+
+    async def send(self, message: Message) -> None:
+        await super().send(message)
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            self.gone.set()
+
+
 def ask_asgi(app: Any, effects: list[str]) -> Ask:
     def ask(path: str, key: str | None) -> int:
-        wire = Wire(path=path, key=key, headers=[("host", "x"), ("content-length", "2")])
+        wire = ServedWire(path=path, key=key, headers=[("host", "x"), ("content-length", "2")])
         wire.scope |= {"http_version": "1.1", "scheme": "http", "server": ("x", 80), "client": ("x", 1)}
         asyncio.run(asyncio.wait_for(app(wire.scope, wire.receive, wire.send), 20))
         return len(effects)
