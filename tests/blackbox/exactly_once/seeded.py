@@ -69,10 +69,10 @@ def leave_cut_off_requests() -> None:
     left: set[object] = set()
 
     def settle(plan: Callable[..., Any]) -> Callable[..., Any]:
-        def look(self: Keyed, lease: Any, ended: Any) -> Any:
+        def look(self: Keyed, lease: Any, ended: Any, first: Any = None) -> Any:
             if ended.ending is Ending.INTERRUPTED:
                 left.add(self._transaction)
-            return plan(self, lease, ended)
+            return plan(self, lease, ended, first)
 
         return look
 
