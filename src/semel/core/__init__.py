@@ -1,7 +1,7 @@
-"""The protocol: values, tables, the model of a store, and plans, without IO, clock or randomness.
+"""The protocol: values, tables, the model of a store, and plans.
 
 No IO, no clock, no randomness, no environment: everything here is a value or a function of values.
 
-What is needed from outside (the time, an owner's random bits, a store's reply) arrives as an argument or as the
-answer to an effect, so the simulator, the tests and production run the same lines.
+The time, an owner's random bits and a store's reply arrive as arguments or as replies to effects. So the simulator,
+the tests and production run the same lines.
 """

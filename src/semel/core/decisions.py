@@ -1,4 +1,4 @@
-"""What a claim's reply and the end of an attempt mean for whoever asked: one value for each."""
+"""What a claim's reply and the end of an attempt mean for the caller: one value for each case."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Replay(Struct, frozen=True, gc=False):
 
 
 class InFlight(Struct, frozen=True):
-    """The first one is still running; it is worth asking again when its lease could have ended."""
+    """The first call is still running. The caller should ask again when that call's lease could have ended."""
 
     record: Record
     retry_after_ms: int
 
 
 class Unknown(Struct, frozen=True):
-    """The executor was lost: nobody can tell from here whether the work took effect."""
+    """The executor was lost, so the store cannot tell whether the work took effect."""
 
     record: Record | None
 
@@ -55,7 +55,7 @@ class Undecided(Struct, frozen=True):
 
 
 Held = Replay | InFlight | Unknown | Mismatch | Expired | Unreadable | Undecided
-"""What a key may be found as by those who may not run its work."""
+"""What a claim that was not granted may find."""
 
 
 class Stored(Struct, frozen=True):
@@ -67,17 +67,17 @@ class Released(Struct, frozen=True):
 
 
 class Left(Struct, frozen=True):
-    """Nobody may say how it ended: the lease lapses, the outcome is unknown."""
+    """How the work ended is not known: the lease lapses, and the outcome is unknown."""
 
 
 class Superseded(Struct, frozen=True):
-    """Somebody else took the key over: answer with what the store holds now, never with the own result."""
+    """Another executor took the key over: answer with what the store holds now, never with this attempt's result."""
 
     decision: Held
 
 
 class NotStored(Struct, frozen=True):
-    """The store did not acknowledge: the answer is sent marked, and the key never re-runs silently."""
+    """The store did not acknowledge the result: the answer is sent with a mark, and the key never re-runs silently."""
 
     error: StoreError
 

@@ -1,7 +1,8 @@
 """What a plan may ask for. A plan is a generator that yields effects and is sent their replies.
 
-The first seven are the calls on a store. The same values are what the batcher collects and what a store's script takes
-a list of. What a caller of a store gives is `checked`; plans ask for what a policy, checked already, allows.
+The first seven are the calls on a store. Batchers collect these values, and a store's script takes a list of them. The
+arguments that a store's caller gives are `checked`. Plans need no check, because their values come from a policy that
+was checked before.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Claim(Effect[Claimed], frozen=True, gc=False):
 
 
 class OfLease(Effect[T_co], Generic[T_co], frozen=True, gc=False):
-    """What only an owner may ask."""
+    """A call that only the owner of a lease may make."""
 
     lease: Lease
 
@@ -64,7 +65,7 @@ class OfLease(Effect[T_co], Generic[T_co], frozen=True, gc=False):
 
 class Renew(OfLease[Lease | None], frozen=True):
     lease_ms: int
-    """0 ends the lease at once: it has lapsed, and the record says so."""
+    """0 ends the lease at once: the record then shows a lapsed lease."""
 
     def checked(self) -> Self:
         return _with(self, lease_ms=check_duration("lease_ms", self.lease_ms, least_ms=0))
@@ -74,7 +75,7 @@ class Complete(OfLease[bool], frozen=True):
     result: Result
     retention_ms: int
     refuse_ms: int = 0
-    """How long the key is refused after that, when its result is gone already."""
+    """How long the key is still refused after its retention, when the result is gone."""
 
     def checked(self) -> Self:
         retention_ms = check_duration("retention_ms", self.retention_ms)
@@ -91,23 +92,27 @@ class Read(Effect[Record | None], frozen=True, gc=False):
 
 
 class Within(Effect[T_co], Generic[T_co], frozen=True):
-    """A call that goes on with one that failed: its caller must be answered by `due_ms` of the driver's clock."""
+    """A call that repeats a failed one: its caller must have a reply by `due_ms` of the driver's clock."""
 
     call: Effect[T_co]
     due_ms: int
 
 
 class Doubts(Effect[frozenset[str]], frozen=True):
-    """What the store cannot know the end of yet: names of what is under way and may carry a claim that got no answer.
+    """The names of everything under way in the store that may still write a claim whose caller got no reply.
 
-    With `before`, those of them that still are. None are left when whatever is not stored by now never will be.
+    With `before`, only those of these names that are still under way. When none are left, a claim that is not stored by
+    now never will be.
     """
 
     before: frozenset[str] | None
 
 
 class Resolve(Effect[bool], frozen=True):
-    """End the unknown outcome of what was looked at. Owner and attempt name it: a freed key counts from 1 again."""
+    """End the unknown outcome of the attempt that the caller has read.
+
+    It takes owner and attempt to name that: a freed key counts its attempts from 1 again.
+    """
 
     key: Key
     owner: str
@@ -120,9 +125,9 @@ class Resolve(Effect[bool], frozen=True):
 
 
 class Remove(Effect[bool], frozen=True):
-    """Delete what was looked at, or only end its retention (`expire`).
+    """Delete the record that the caller has read, or only end its retention (`expire`).
 
-    The times name it, too: nobody's records have no owner that would tell them apart.
+    Its times name it, too: two records without an owner cannot be told apart otherwise.
     """
 
     key: Key
@@ -145,7 +150,7 @@ class Wait(Effect[int], frozen=True):
 
 
 class Pause(Effect[int], frozen=True):
-    """Sleep. The reply is the time of the driver's own clock afterwards: what the tries before it took counts, too.
+    """Sleep. The reply is the driver's own time afterwards, so that a plan can count what its tries took, too.
 
     A pause ends at `due_ms` of that clock, if that comes first.
     """
@@ -162,7 +167,7 @@ Plan = Generator[Effect[Any], Any, T]
 
 
 def _with(effect: E, **checked: object) -> E:
-    """The effect with what was checked: itself, unless the caller gave a subclass of text or of an integer."""
+    """The effect with its checked fields: itself, unless the caller gave a subclass of `str` or `int`."""
     if all(value is getattr(effect, name) for name, value in checked.items()):
         return effect
     return replace(effect, **checked)

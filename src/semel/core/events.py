@@ -1,4 +1,4 @@
-"""What is reported about a key: one frozen event for each decision, for logs, metrics and traces."""
+"""Events: one frozen value for each decision about a key, for logs, metrics and traces."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from semel.core.correlation import correlation_of
 from semel.core.records import Key, Member, State
 
 NO_KEY = Key("", "", "-")
-"""The key of events that are not about a single one, so that every event has one to look at."""
+"""The key of events that are not about a single key, so that every event has one."""
 
 
 class EventKind(Member):
@@ -53,7 +53,7 @@ TRANSITIONS: Mapping[EventKind, tuple[str, str]] = MappingProxyType(
         EventKind.NOT_STORED: (IN_PROGRESS, UNKNOWN),
     }
 )
-"""What becomes of the record, where the event is about a change of it."""
+"""The state that the record gets, for events that report a change of it."""
 
 
 class Event(Struct, frozen=True):
@@ -63,9 +63,9 @@ class Event(Struct, frozen=True):
     detail: str = ""
     """Why: the store's error, or for `REFUSED` the suffix of the problem's type."""
     owner: str = ""
-    """Who holds the key, or held it when its result was stored."""
+    """The owner that holds the key, or held it when its result was stored."""
     asker: str = ""
-    """The owner that the request at hand would be; empty when it is `owner`, or when there is no request."""
+    """The owner that the current request named; empty when that is `owner`, or when there is no request."""
     state: State | None = None
     """For `COMPLETED` and `REPLAYED`: how the work ended."""
     ran_ms: int | None = None
@@ -74,13 +74,13 @@ class Event(Struct, frozen=True):
     """For `PURGED`: how many records."""
 
     def __eq__(self, other: object) -> bool:
-        """Two reports of one thing: whoever holds the key, and what it took, is told beside it."""
-        return isinstance(other, Event) and self._told() == other._told()
+        """Two reports of one thing are equal: owners and durations do not count."""
+        return isinstance(other, Event) and self._compared_fields() == other._compared_fields()
 
     def __hash__(self) -> int:
-        return hash(self._told())
+        return hash(self._compared_fields())
 
-    def _told(self) -> tuple[object, ...]:
+    def _compared_fields(self) -> tuple[object, ...]:
         return self.kind, self.key, self.attempt, self.detail
 
     @property
@@ -90,29 +90,29 @@ class Event(Struct, frozen=True):
 
     @property
     def request(self) -> str:
-        """The correlation id of the request at hand, if it has one: for a replay, the one of the repeat."""
+        """The correlation id of the current request, if it has one: for a replay, the one of the repeat."""
         return correlation_of(self.asker or self.owner)
 
     @property
     def key_digest(self) -> str:
-        """The key's name for logs and traces: a key may be all that a stranger needs to read an answer."""
+        """The key's name for logs and traces, as a digest: knowing the name may be enough to read the answer."""
         unnamed = self.key.name == NO_KEY.name and self.kind in (EventKind.REFUSED, EventKind.PURGED)
         return "" if unnamed else self.key.name_digest
 
     @property
     def transition(self) -> str:
-        """The change of the record's state, or nothing when there was none."""
+        """The change of the record's state; empty when there was none."""
         if self.kind not in TRANSITIONS:
             return ""
         before, after = TRANSITIONS[self.kind]
         if self.kind is EventKind.COMPLETED and self.state is not None:
             after = self.state.value
         elif self.kind is EventKind.RELEASED and self.attempt > 1:
-            after = UNKNOWN  # what the earlier attempt did is still not known
+            after = UNKNOWN  # the outcome of the earlier attempt is still unknown
         return f"{before} -> {after}"
 
     def fields(self) -> dict[str, str | int]:
-        """What is worth logging, by name; what is empty is left out. The key is there only as a digest."""
+        """The fields to log, by name, without empty ones. The key is there only as a digest."""
         found: dict[str, str | int | None] = {
             "event": self.kind.value,
             "key": self.key_digest,

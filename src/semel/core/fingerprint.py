@@ -85,7 +85,7 @@ def fingerprint(
 
 
 def raw(request: RequestParts, secret: bytes | None = None) -> str:
-    """The digest of `Fingerprint()`, which nearly all requests get: what `digest` does, for just these parts."""
+    """The digest of `Fingerprint()`, which nearly all requests get: the same as `digest` for exactly these parts."""
     method, path, query, body = request.method.encode(), request.path.encode(), request.query.encode(), request.body
     framed = FIVE(5, len(method), len(path), len(query), 3, len(body)) + method + path + query + b"raw" + body
     hashed = hmac.digest(secret, framed, hashlib.sha256) if secret else hashlib.sha256(framed).digest()
@@ -93,17 +93,17 @@ def raw(request: RequestParts, secret: bytes | None = None) -> str:
 
 
 def of_function(fingerprint: str) -> bool:
-    """Whether a function, a block or a flow has the key, so that its result is a value and no HTTP answer."""
+    """Whether the key belongs to a function, a block or a flow, so that its result is a value and no HTTP answer."""
     return fingerprint.startswith(f"{FUNCTION}{VERSION}.")
 
 
 def of_request(fingerprint: str) -> bool:
-    """Whether an HTTP request has the key."""
+    """Whether the key belongs to an HTTP request."""
     return fingerprint.startswith(f"{VERSION}.")
 
 
 def function_digest(parts: Iterable[bytes]) -> str:
-    """The digest of what makes a call this call, marked as that of a function."""
+    """The digest of the parts that identify a call, marked as that of a function."""
     return FUNCTION + digest(parts)
 
 

@@ -7,14 +7,14 @@ from urllib.parse import quote
 
 HOST, FORWARDED = b"host", b"x-forwarded-host"
 DEFAULT_PORTS = frozenset(("", "80", "443"))
-"""What may be left out. Behind a proxy nobody knows whether the caller used TLS, so both count as the same."""
+"""The default ports. A service behind a proxy cannot tell whether the caller used TLS, so either may be left out."""
 
 
 def host_of(headers: Sequence[tuple[bytes, bytes]]) -> str:
-    """The host, and before it the one that a proxy says it was asked for, if that is another one.
+    """The host of a request, and before it the host that a proxy forwards for, if that is another one.
 
-    A service may go by either of them, or by any of several. So two requests have the same host here only if they have
-    all of it in common. Header names are lower case.
+    A service may route by either of them, or by any of several. So two requests have the same host here only if all of
+    these names are equal. Header names are lower case.
     """
     asked, forwarded = list[str](), list[str]()
     for name, value in headers:
@@ -27,10 +27,10 @@ def host_of(headers: Sequence[tuple[bytes, bytes]]) -> str:
 
 
 def _spell(value: bytes) -> str:
-    """Lower case, without a default port and the dot of a complete name; nothing that could end a host is left."""
+    """Lower case, without a default port, without the dot of a complete name, and without anything that ends a host."""
     text = value.decode("latin-1").strip().lower()
     host, _, port = text.rpartition(":") if not text.endswith("]") and ":" in text else (text, "", "")
-    if host.startswith("[") and not host.endswith("]"):  # no address, and no port
+    if host.startswith("[") and not host.endswith("]"):  # neither an address nor a port
         host, port = text, ""
     port = port.lstrip("0")
     host = quote(host.removesuffix("."), safe="[]:")

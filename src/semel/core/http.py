@@ -29,7 +29,7 @@ RETRY_AFTER_S = 1
 NAME = itemgetter(0)
 DROPPED = frozenset(name.encode() for name in NEVER_REPLAYED)
 DESCRIBE_BODY = frozenset(("content-type", "content-length", "content-encoding"))
-"""Without these the body would be replayed as something else than it is, so they are kept whatever is asked for."""
+"""Always kept, whatever the policy says: without them a replayed body would mean something else."""
 
 
 class Response(Struct, frozen=True, gc=False):
@@ -165,7 +165,7 @@ def problem(
 
 
 def problem_of(decision: Mismatch | InFlight | Unknown | Expired | Unreadable | Undecided) -> str:
-    """The kind of problem that a decision other than run and replay is."""
+    """The kind of problem for a decision other than run and replay."""
     match decision:
         case Mismatch():
             return "key-reused"
@@ -184,16 +184,14 @@ def problem_of(decision: Mismatch | InFlight | Unknown | Expired | Unreadable | 
 
 
 def ending_of(status: int, policy: Policy) -> Ending:
-    """How work that answered ended: a failure is an answer too, a refusal before running is not."""
+    """How work with this status ended. A failure is an answer, too; a refusal before the work ran is not."""
     if status in frozenset(policy.release_statuses):
         return Ending.REFUSED
     return Ending.SUCCEEDED if status < 400 else Ending.FAILED
 
 
 def kept_headers(headers: Sequence[tuple[bytes, bytes]], policy: Policy) -> Headers:
-    """What a replay will carry: never what belongs to one connection, one moment or one caller, unless it is asked
-    for by name.
-    """
+    """The headers that a replay carries: those of one connection, moment or caller only if the policy names them."""
     if policy.replay_headers is None:
         return tuple([header for header in headers if header[0].lower() not in DROPPED])
     wanted = DESCRIBE_BODY | frozenset(policy.replay_headers)

@@ -1,7 +1,7 @@
 """The caller's name for an operation, as it stands in a header: the bare form and the quoted form of RFC 9651 mean
 the same key.
 
-A malformed key is never ignored: the caller asked for protection, so what cannot be read is refused.
+A malformed key is never ignored: the caller asked for protection, so a key that cannot be read is refused.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class KeyMalformed(ValueError):
 
 
 def read_key(headers: Sequence[tuple[bytes, bytes]], policy: Policy) -> str | None:
-    """The key in that of the policy's headers which is there; None when none is. Alternatives must agree."""
+    """The key in the one of the policy's headers that was sent; None without one. Several headers must agree."""
     values = dict(headers)
     if len(values) == len(headers) and b"".join(values).islower():
-        names: Collection[bytes] = values  # nearly always: each once, and in lower case
+        names: Collection[bytes] = values  # nearly always: each name once, and in lower case
     else:
         names = list(map(bytes.lower, map(NAME, headers)))
         values = dict(zip(names, map(VALUE, headers), strict=True))
@@ -48,7 +48,7 @@ def read_key(headers: Sequence[tuple[bytes, bytes]], policy: Policy) -> str | No
             raise KeyMalformed(f"the header {name.decode()} was sent more than once")
         again, value = key, values[name]
         if plain and len(value) <= NAME_MAX and BARE.fullmatch(value) is not None:
-            key = value.decode("ascii")  # nearly all
+            key = value.decode("ascii")  # nearly all requests
         else:
             key = parse_key(value, policy)
         if again is not None and again != key:
@@ -75,10 +75,10 @@ def parse_key(value: bytes, policy: Policy) -> str:
         raise KeyMalformed("the key must be visible ASCII without commas and quotes, or a quoted string")
     if not 1 <= len(key) <= NAME_MAX:
         raise KeyMalformed(f"the key has {len(key)} characters; 1 to {NAME_MAX} are allowed")
-    return _in_format(key.decode("ascii"), policy)
+    return _check_format(key.decode("ascii"), policy)
 
 
-def _in_format(key: str, policy: Policy) -> str:
+def _check_format(key: str, policy: Policy) -> str:
     wanted = policy.key_format
     if isinstance(wanted, re.Pattern):
         if wanted.fullmatch(key) is None:

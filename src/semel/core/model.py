@@ -15,14 +15,14 @@ from semel.core.tables import Verdict, situation, verdict
 
 
 def claim(old: Record | None, call: Claim, now_ms: int) -> tuple[Record, Claimed]:
-    """Make the caller the executor, or tell it what is there already."""
+    """Make the caller the executor, or tell it what the store holds already."""
     if (
         old is not None
         and _holds(old, call.owner)
         and old.fingerprint == call.fingerprint
         and not old.past_retention(now_ms)
     ):
-        return old, Acquired(old.lease)  # a lost reply must not become a conflict with oneself
+        return old, Acquired(old.lease)  # a lost reply must not make an owner conflict with itself
     same = old is not None and old.fingerprint == call.fingerprint
     found = Verdict.GRANT if old is None else verdict(situation(old, now_ms, takeover=call.takeover), same=same)
     lease_until_ms, expires_ms = now_ms + call.lease_ms, now_ms + call.retention_ms
@@ -38,14 +38,14 @@ def claim(old: Record | None, call: Claim, now_ms: int) -> tuple[Record, Claimed
 
 
 def read(old: Record | None, now_ms: int) -> Record | None:
-    """What is owed for the key. A record past retention is gone, whether or not it was purged."""
+    """The record that still counts for the key. A record past retention is gone, whether or not it was purged."""
     return None if old is None or old.past_retention(now_ms) else old
 
 
 def renew(old: Record | None, call: Renew, now_ms: int) -> tuple[Record | None, Lease | None]:
     """Extend the lease.
 
-    A lapsed lease that nobody took over is still its owner's: ownership ends by take-over, not by time.
+    A lapsed lease still belongs to its owner: ownership ends when another executor takes over, not by time.
     """
     if old is None or not _holds(old, call.lease.owner):
         return old, None
@@ -65,9 +65,9 @@ def complete(old: Record | None, call: Complete, now_ms: int) -> tuple[Record | 
 def release(old: Record | None, call: Release, now_ms: int) -> tuple[Record | None, bool]:
     """Give the key back because nothing was done.
 
-    What nothing is known of after that is this attempt only: after a take-over the earlier attempt's outcome is still
-    unknown, so the record stays, lapsed and in nobody's hands, with the fingerprint and the attempt number that the
-    next one must exceed.
+    This undoes only the current attempt. After a take-over the outcome of the earlier attempt is still unknown. So the
+    record stays, lapsed and without an owner, with its fingerprint and with the attempt number that the next one must
+    exceed.
     """
     if old is None or not _holds(old, call.lease.owner):
         return old, False
@@ -79,7 +79,7 @@ def release(old: Record | None, call: Release, now_ms: int) -> tuple[Record | No
 def resolve(old: Record | None, call: Resolve, now_ms: int) -> tuple[Record | None, bool]:
     """End an unknown outcome from outside: with the result that was found out, or with None because nothing was done.
 
-    Acts only on a lapsed attempt, and only on the one that was looked at. The late owner is fenced off.
+    Acts only on a lapsed attempt, and only on the one that the caller has read. Its late owner can no longer complete.
     """
     if old is None or not old.lapsed(now_ms) or old.attempt != call.attempt or old.owner != call.owner:
         return old, False
@@ -89,9 +89,9 @@ def resolve(old: Record | None, call: Resolve, now_ms: int) -> tuple[Record | No
 
 
 def remove(old: Record | None, call: Remove, now_ms: int) -> tuple[Record | None, bool]:
-    """Forget a finished or lapsed record, and only the one that was looked at. A repeat is a first call after that.
+    """Forget a finished or lapsed record, and only the one that the caller has read. A repeat is then a first call.
 
-    With `expire` only the retention of a finished record ends, so that what happens after retention happens now.
+    With `expire` only the retention of a finished record ends now.
     """
     seen = (call.owner, call.attempt, call.created_ms, call.completed_ms)
     if old is None or seen != (old.owner, old.attempt, old.created_ms, old.completed_ms):
@@ -106,7 +106,7 @@ def _holds(record: Record, owner: str) -> bool:
 
 
 def purge(old: Record, now_ms: int) -> tuple[Record | None, bool]:
-    """Forget what is not owed any more: the record, or the result of a key that is only refused from now on."""
+    """Forget what is past retention: the record, or only the result of a key that is refused from now on."""
     if old.past_retention(now_ms):
         return None, True
     if old.result is None or old.answers(now_ms):

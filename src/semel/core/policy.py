@@ -98,7 +98,7 @@ class Policy:
 
     @cached_property
     def claimed_ms(self) -> int:
-        """How long a claim keeps its key unless it ends: what is unknown blocks no shorter than what is finished."""
+        """How long a claim that never ends keeps its key: an unknown outcome is kept no shorter than a known one."""
         return max(self.unknown_retention_ms, self.retention_ms + self.refuse_ms)
 
     @cached_property
@@ -120,7 +120,7 @@ class Policy:
 
     @classmethod
     def draft07(cls, **changes: Any) -> Policy:
-        """What draft-ietf-httpapi-idempotency-key-header-07 asks for."""
+        """The behaviour that draft-ietf-httpapi-idempotency-key-header-07 asks for."""
         preset: dict[str, Any] = {"required": True, "headers": ("Idempotency-Key",), "methods": ("POST", "PATCH")}
         preset["key_format"] = "strict"
         return cls(**preset | changes)
@@ -129,7 +129,7 @@ class Policy:
     def stripe(cls, **changes: Any) -> Policy:
         """The widely known behaviour of Stripe's API: optional, POST, one key for all endpoints, a day.
 
-        What fails validation before the endpoint runs is not saved.
+        A request that fails validation before the endpoint runs is not saved.
         """
         preset: dict[str, Any] = {"methods": ("POST",), "scope": "tenant", "retention": timedelta(hours=24)}
         preset["release_invalid"] = True

@@ -1,8 +1,9 @@
-"""What a front does, as plans: `acquire` before the work, `settle` after it, `abandon` when a claim's fate is not
-known.
+"""The plans of every front (a middleware, a decorator, a block).
 
-A plan decides and asks; it never acts. Every ambiguous call is repeated with the same owner, which is how it is read
-back: the store gives an owner its own lease again, and keeps the first result of a repeated completion.
+`acquire` comes before the work, `settle` after it, `abandon` when it is not known whether a claim was granted.
+
+A plan decides and asks; it never acts. A call whose reply was lost is repeated with the same owner. That is safe: the
+store gives an owner its own lease again, and keeps the first result of a repeated completion.
 """
 
 from __future__ import annotations
@@ -51,26 +52,26 @@ from semel.core.tables import SETTLE, Disposal, Ending, Verdict, situation, verd
 from semel.errors import RecordUnreadable, StoreError, StoreTimeout, StoreUnavailable
 
 READ_BACK_MS = 1_000
-"""How long a claim whose fate is not known is asked for again before the caller is told to come back."""
+"""How long a claim whose reply was lost is repeated before the caller is told to come back."""
 ABANDON_MS = 86_400_000
-"""How long the store is asked, in the background, about a claim whose fate is not known; after that its lease lapses.
+"""How long the background asks the store about a claim whose reply was lost; after that its lease lapses.
 
-A day is longer than most outages. The record of a claim that was granted after all is unknown then, for an operator."""
+A day is longer than most outages. If the claim was granted after all, its outcome is unknown then, for an operator."""
 
 
 First = Claimed | StoreError | None
-"""What became of a claim that was asked for before its plan began; None when it was not."""
+"""The reply to a claim that was made before its plan began, or its failure; None when none was made."""
 
 
 def claim_for(key: Key, fingerprint: str, owner: str, policy: Policy) -> Claim:
-    """What is asked of the store for a call: for this key, by this owner."""
+    """The claim of a call, for this key, by this owner."""
     return Claim(key, fingerprint, owner, policy.lease_ms, policy.claimed_ms, policy.takeover)
 
 
 def complete_for(
     lease: Lease, ending: Ending, result: Result | None, policy: Policy, kept_ms: int | None
 ) -> Complete | None:
-    """What is asked of the store at the end, if the key is to be completed."""
+    """The completion at the end of the work; None when the key is not to be completed."""
     if SETTLE[ending] is not Disposal.COMPLETE:
         return None
     if result is None:
@@ -92,7 +93,7 @@ def decide(claimed: Claimed, fingerprint: str) -> Decision:
         return Mismatch()
     if found is Verdict.EXPIRED:
         return Expired()
-    return Unknown(record)  # also if a store does not grant what it could: the outcome has to be asked for again
+    return Unknown(record)  # also if a store does not grant what it could: the caller has to ask again
 
 
 def acquire(
@@ -100,8 +101,8 @@ def acquire(
 ) -> Plan[Decision]:
     """Claim the key, waiting for the first call if the policy (or `wait_ms`) says so.
 
-    `first` is what became of the claim that the front has asked for itself; without one the plan asks. The decision is
-    reported as an event. Whoever stops this plan before its end must `abandon` the claim: it may have been granted.
+    `first` is the reply to a claim that the front made itself; without one the plan claims. The decision is reported as
+    an event. A driver that stops this plan before its end must `abandon` the claim: it may have been granted.
     """
     claim = claim_for(key, fingerprint, owner, policy)
     if wait_ms is None:
@@ -116,11 +117,11 @@ def acquire(
                     raise first
                 claimed: Claimed = (yield _by(due_ms, claim)) if first is None else first
             except StoreUnavailable as error:
-                due_ms = error.due_ms  # of all that follows, until the caller waits for another one's work
+                due_ms = error.due_ms  # of every further call, until the caller waits for another caller's work
                 claimed, repeated = (yield from _read_back(claim, error)), True
             decision = decide(claimed, fingerprint)
             if repeated and isinstance(decision, Run):
-                # Its lease may be nearly over, or in other hands: work begins with a whole one.
+                # Its lease may be nearly over, or another owner may have taken it: work begins with a whole lease.
                 lease = yield from _ask(_by(due_ms, Renew(decision.lease, policy.lease_ms)))
                 if lease is None:
                     continue
@@ -131,7 +132,7 @@ def acquire(
             decision = Undecided(error)
         finally:
             first = None
-        if isinstance(decision, InFlight) and wait_ms > 0:  # what the claims take is part of the wait
+        if isinstance(decision, InFlight) and wait_ms > 0:  # the time that the claims take is part of the wait
             now_ms = yield from do(Pause(0))
             until_ms = now_ms + wait_ms if until_ms is None else until_ms
             wait_ms = min(wait_ms, until_ms - now_ms)
@@ -141,10 +142,10 @@ def acquire(
         timeout_ms = max(1, min(wait_ms, decision.retry_after_ms))
         try:
             yield from do(Wait(key, decision.record.owner, timeout_ms))
-            wait_ms -= 1  # so that it ends whatever the clock says
+            wait_ms -= 1  # so that the loop ends even if the clock stands still
             due_ms = None
         except StoreError:
-            wait_ms = 0  # it cannot be watched now: the next claim's reply is the decision
+            wait_ms = 0  # the store cannot watch the key now: the next claim's reply is the decision
 
 
 def settle(
@@ -159,8 +160,8 @@ def settle(
 ) -> Plan[Settlement]:
     """End the attempt as the table says. Renewal must have stopped.
 
-    `kept_ms` overrides the policy's retention for one answer; how long its key is refused afterwards stays as it is.
-    `first` is what became of the completion that the front has asked for itself.
+    `kept_ms` overrides the policy's retention for one answer; how long its key is refused afterwards stays the same.
+    `first` is the reply to a completion that the front made itself.
     """
     complete = complete_for(lease, ending, result, policy, kept_ms)
     settlement: Settlement
@@ -177,11 +178,11 @@ def settle(
 
 
 def look(key: Key, owner: str, policy: Policy, *, unseen: str = "") -> Plan[Occupied | None]:
-    """What is there for `key`, with the store's time; None when nothing is. Nothing runs.
+    """The record of `key`, with the store's time; None when there is no record. Nothing runs.
 
-    Only a claim tells the store's time. One for a key that is held is never granted; should the key be freed in the
-    same moment, it is given back. `unseen` is the fingerprint of a request whose record is in its own open transaction:
-    reading does not show that record, and a claim does.
+    Only a claim tells the store's time. A claim for a held key is never granted; if the key becomes free in the same
+    moment, the claim is released. `unseen` is the fingerprint of a request whose record is in its own open transaction:
+    a read does not show that record, and a claim does.
     """
     record = yield from _ask(Read(key))
     if record is None and not unseen:
@@ -198,11 +199,11 @@ def look(key: Key, owner: str, policy: Policy, *, unseen: str = "") -> Plan[Occu
 
 
 def abandon(lease: Lease) -> Plan[bool]:
-    """Release a claim that may have been granted to a caller who is gone.
+    """Release a claim that may have been granted to a caller that is gone. Nothing ran.
 
-    A store that does not know the claim may come to know it: what carried the claim may still be under way (a
-    transaction that waits for a standby, a server that stood still). So a "no" counts once all of that has ended.
-    Nothing ran; says whether the store answered.
+    A store that does not know the claim may still learn of it: its message may be under way (in a transaction that
+    waits for a standby, on a server that stood still). So a "no" counts only when all of that has ended. Returns
+    whether the store answered.
     """
     try:
         doubts = yield from _insist(Doubts(None), budget_ms=ABANDON_MS)
@@ -218,7 +219,7 @@ def abandon(lease: Lease) -> Plan[bool]:
 
 
 def _outlast(doubts: frozenset[str]) -> Plan[None]:
-    """Pause until nothing of this is under way any more."""
+    """Pause until none of these is under way any more."""
     for pause_ms in pauses_ms(budget_ms=ABANDON_MS):
         yield from do(Pause(pause_ms))
         doubts = yield from _insist(Doubts(doubts), budget_ms=ABANDON_MS)
@@ -242,7 +243,7 @@ def _store(complete: Complete, fingerprint: str, policy: Policy, first: bool | S
 
 
 def _has_stored(lease: Lease) -> Plan[bool]:
-    """Whether a completion whose every reply was lost is there all the same: one look, by owner."""
+    """Whether a completion was stored although every reply to it was lost: one read, compared by owner."""
     try:
         record = yield from do(Read(lease.key))
     except StoreError:
@@ -256,21 +257,21 @@ def _give_back(lease: Lease, fingerprint: str, policy: Policy) -> Plan[Settlemen
             ours: bool = yield Release(lease)
         except StoreError as error:
             yield from _again(Release(lease), error, _may_change, budget_ms=max(policy.lease_ms, READ_BACK_MS))
-            ours = True  # "no" to a repeat may mean that the first try went through; the key is not ours either way
+            ours = True  # "no" to a repeat may mean that the first try succeeded; the key is not ours either way
     except StoreError as error:
         return NotStored(error)
     if ours:
         return Released()
     now = yield from _holds_now(lease.key, fingerprint, policy)
-    return Released() if now == Unknown(None) else Superseded(now)  # nothing was done, and nobody has the key
+    return Released() if now == Unknown(None) else Superseded(now)  # nothing was done, and the key has no owner
 
 
 def _lapse(lease: Lease) -> Plan[None]:
-    """End the lease: no executor is at work any more, so no repeat has to wait for its end."""
+    """End the lease: its executor has stopped, so no repeat has to wait for the lease to run out."""
     try:
         yield from _ask(Renew(lease, 0))
     except StoreError:
-        return  # it lapses in its own time
+        return  # the lease lapses in its own time
 
 
 def _holds_now(key: Key, fingerprint: str, policy: Policy) -> Plan[Held]:
@@ -282,7 +283,7 @@ def _holds_now(key: Key, fingerprint: str, policy: Policy) -> Plan[Held]:
         return Undecided(error)
     if record is None:
         return Unknown(None)
-    if record.fingerprint != fingerprint:  # the key was freed meanwhile, and another request has it now
+    if record.fingerprint != fingerprint:  # the key was freed meanwhile, and now belongs to another request
         return Mismatch()
     if record.result is not None:
         return Replay(record, record.result)
@@ -292,7 +293,7 @@ def _holds_now(key: Key, fingerprint: str, policy: Policy) -> Plan[Held]:
 
 
 def _ask(effect: Effect[T]) -> Plan[T]:
-    """Ask for a caller who waits: after a failure within a short bound, and never for a second time-out."""
+    """Ask while the caller waits: again after a failure, within a short bound, but not again after a time-out."""
     try:
         return (yield from do(effect))
     except StoreUnavailable as error:
@@ -300,18 +301,18 @@ def _ask(effect: Effect[T]) -> Plan[T]:
 
 
 def _read_back(effect: Effect[T], failure: StoreUnavailable) -> Plan[T]:
-    """Ask again within a short bound, and within the time of the call that failed: its caller waits since then."""
+    """Ask again within a short bound, and within the deadline of the failed call: its caller has waited since then."""
     due_ms = failure.due_ms
     return _again(_by(due_ms, effect), failure, _may_be_read_back, budget_ms=READ_BACK_MS, due_ms=due_ms)
 
 
 def _by(due_ms: int | None, effect: Effect[T]) -> Effect[T]:
-    """The same, to be answered by `due_ms` if that is known."""
+    """The same effect with a deadline of `due_ms`, if that is known."""
     return effect if due_ms is None or isinstance(effect, Within) else Within(effect, due_ms)
 
 
 def _insist(effect: Effect[T], *, budget_ms: int) -> Plan[T]:
-    """Ask until the store answers or the time is used up, whatever it fails with."""
+    """Ask until the store answers or the time is used up, whatever the failure."""
     try:
         return (yield from do(effect))
     except StoreError as error:
@@ -319,12 +320,12 @@ def _insist(effect: Effect[T], *, budget_ms: int) -> Plan[T]:
 
 
 def _may_be_read_back(failure: StoreError) -> bool:
-    """Whether a caller who waits gains by another try: not from a store that used up the time of a whole call."""
+    """Whether another try may help a caller that waits: not if the store used up the time of a whole call."""
     return isinstance(failure, StoreUnavailable) and not isinstance(failure, StoreTimeout)
 
 
 def _may_change(failure: StoreError) -> bool:
-    """Whether a later try may go better: a store comes back, and operators mend settings, but not records."""
+    """Whether a later try may succeed: a store comes back and an operator mends settings, but not records."""
     return not isinstance(failure, RecordUnreadable)
 
 
@@ -338,8 +339,8 @@ def _again(
 ) -> Plan[T]:
     """Ask again after a `failure` while that `may_help`, until the store answers or the time is used up.
 
-    From now on everything takes of that time. Not around the first try: nearly all calls are answered then, and every
-    request pays for what surrounds it.
+    The time counts from here. The first try is outside of this function, because it nearly always succeeds and every
+    request would pay for the extra generator.
     """
     failed_ms: int | None = None
     for pause_ms in pauses_ms(budget_ms=budget_ms):

@@ -19,16 +19,16 @@ FINGERPRINT_MAX = 255
 OWNER_MAX = 64
 FORMAT_MAX = 64
 NOBODY = ""
-"""The owner of a key that was taken out of its owner's hands. No caller can have it."""
+"""The owner in a record that was taken from its owner. No caller can have this one."""
 DURATION_MS_MAX = 10 * 366 * 24 * 3600 * 1000
-"""Ten years. Every duration has a bound, so that a typing error cannot become a key that never ends."""
+"""Ten years. Every duration has a bound, so that a typing error cannot block a key for ever."""
 
 
 def plain_text(field: str, value: str) -> str:
     """The characters of `value` as a plain `str`.
 
-    Drivers and f-strings take a subclass for different things: an f-string of a `class X(str, Enum)` gives the name of
-    the member. So one key would be two, or an error, depending on the store.
+    Drivers and f-strings treat a subclass differently: an f-string of a `class X(str, Enum)` gives the name of the
+    member. So one key would become two keys, or an error, depending on the store.
     """
     if type(value) is str:
         return value
@@ -38,13 +38,10 @@ def plain_text(field: str, value: str) -> str:
 
 
 def check_text(field: str, value: str, size_max: int, *, empty: bool = False) -> str:
-    """Refuse what some store could not keep exactly: it must be text of bounded size in UTF-8, without NUL.
-
-    Returns it as plain text.
-    """
+    """Refuse text that some store could not keep exactly: too long in UTF-8, or with NUL. Returns it as plain `str`."""
     value = plain_text(field, value)
     if 0 < len(value) <= size_max and value.isascii() and "\0" not in value:
-        return value  # nearly all
+        return value  # nearly all texts
     if not value and not empty:
         raise ValueError(f"{field} must not be empty")
     if "\0" in value:
@@ -59,8 +56,9 @@ def check_text(field: str, value: str, size_max: int, *, empty: bool = False) ->
 
 
 def check_duration(field: str, value_ms: int, *, least_ms: int = 1) -> int:
-    """Refuse what is no duration or beyond the bound. Returns it as a plain integer: some drivers store the name of
-    a member of an `IntEnum`.
+    """Refuse a value that is no duration, or is out of bounds.
+
+    Returns it as a plain integer: some drivers store the name of a member of an `IntEnum`.
     """
     if not isinstance(value_ms, int):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"{field} must be an integer in milliseconds, not {type(value_ms).__name__}")
@@ -78,7 +76,7 @@ def _plain_bytes(payload: object) -> bytes:
 
 
 class Member(enum.Enum):
-    """One of a few values, each of which exists once: so it is hashed by what it is, and not by its name in Python."""
+    """An enum whose members hash by identity, which is faster than by name: each member exists only once."""
 
     __hash__ = object.__hash__
 
@@ -94,9 +92,9 @@ class State(Member):
 
 
 class Key(Struct, frozen=True, gc=False):
-    """Who calls, what is called, and the caller's name for the operation.
+    """The caller (tenant), what is called (scope), and the caller's name for the operation.
 
-    Unique together, so no part can imitate another.
+    The three are unique together, so no part can imitate another.
     """
 
     tenant: str
@@ -108,18 +106,18 @@ class Key(Struct, frozen=True, gc=False):
         if type(tenant) is type(scope) is type(name) is str:
             joined = f"{tenant}{scope}{name}"
             if name and len(joined) <= TENANT_MAX and joined.isascii() and "\0" not in joined:
-                return  # nearly all
+                return  # nearly all keys
         force_setattr(self, "tenant", check_text("tenant", tenant, TENANT_MAX, empty=True))
         force_setattr(self, "scope", check_text("scope", scope, SCOPE_MAX, empty=True))
         force_setattr(self, "name", check_text("name", name, NAME_MAX))
 
     @property
     def name_digest(self) -> str:
-        """The name for logs, traces and lists: a name may be all that a stranger needs to read an answer."""
+        """The name for logs, traces and lists, as a digest: knowing the name may be enough to read the answer."""
         return hashlib.sha256(self.name.encode()).hexdigest()[:16]
 
     def __str__(self) -> str:
-        """As it may stand in a log or in an error; `repr` shows the name."""
+        """For logs and errors, without the name; `repr` shows the name."""
         return f"{self.name_digest} (tenant {self.tenant!r}, scope {self.scope!r})"
 
 
@@ -169,13 +167,13 @@ class Record(Struct, frozen=True, gc=False):
     expires_ms: int
     completed_ms: int | None = None
     result: Result | None = None
-    """The answer; a finished record without one is a tombstone that only says that the key was used."""
+    """The answer. A finished record without one is a tombstone: it only says that the key was used."""
     refuse_ms: int = 0
     """How long after `expires_ms` the key of a finished record is still refused."""
 
     @property
     def lease(self) -> Lease:
-        """The lease of the current owner; a key in nobody's hands has none."""
+        """The lease of the current owner. A record without an owner has no valid lease."""
         return Lease(self.key, self.owner, self.attempt, self.lease_until_ms)
 
     def in_progress(self) -> bool:
@@ -186,11 +184,11 @@ class Record(Struct, frozen=True, gc=False):
         return self.state is State.IN_PROGRESS and now_ms >= self.lease_until_ms
 
     def answers(self, now_ms: int) -> bool:
-        """The result is still owed; afterwards the key may be refused for a while."""
+        """Whether the result still answers repeats; afterwards the key may be refused for a while."""
         return self.result is not None and now_ms < self.expires_ms
 
     def past_retention(self, now_ms: int) -> bool:
-        """Nothing is owed any more. A live lease never expires, however short the retention."""
+        """Whether the record counts no more. A live lease never expires, however short the retention."""
         return now_ms >= self.expires_ms + self.refuse_ms and now_ms >= self.lease_until_ms
 
 
@@ -201,7 +199,7 @@ class Acquired(Struct, frozen=True, gc=False):
 
 
 class Occupied(Struct, frozen=True, gc=False):
-    """The claim was not granted: this is what is there, and the time at which the store saw it."""
+    """The claim was not granted: this is the record that the store holds, and the time at which the store read it."""
 
     record: Record
     now_ms: int

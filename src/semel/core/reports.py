@@ -26,7 +26,7 @@ from semel.core.records import NOBODY, Key, Lease, Record, Result
 
 
 def acquired(key: Key, decision: Decision, asker: str) -> Event:
-    """What became of a claim by `asker`, the owner that it named."""
+    """The event for the decision about a claim by `asker`, the owner that the claim named."""
     match decision:
         case Run(lease):
             return Event(
@@ -59,7 +59,7 @@ def acquired(key: Key, decision: Decision, asker: str) -> Event:
 
 
 def _ran_ms(record: Record) -> int | None:
-    """How long the work took. Not known after a take-over, nor when somebody else found out how it ended."""
+    """How long the work took. Not known after a take-over, nor when a reconciler or an operator resolved the key."""
     if record.completed_ms is None or record.attempt != 1 or record.owner == NOBODY:
         return None
     return record.completed_ms - record.created_ms

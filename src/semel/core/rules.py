@@ -54,7 +54,7 @@ class Rule:
         return (self._methods is None or method in self._methods) and self._path.fullmatch(path) is not None
 
     def may_cover(self, method: str, path: str) -> bool:
-        """Whether a router that forgives the case, or a slash at the end, would take this path for one of ours."""
+        """Whether a router that ignores case, or a slash at the end, may take this path for a covered one."""
         return (self._methods is None or method in self._methods) and self._forgiving.fullmatch(path) is not None
 
     def names(self, path: str) -> bool:
@@ -63,39 +63,39 @@ class Rule:
 
 
 def policy_for(method: str, path: str, rules: Sequence[Rule], rest: Policy) -> Policy | None:
-    """The policy of the first rule that covers the request, or the rest's; None where nothing is protected.
+    """The policy of the first rule that covers the request, else `rest`; None where nothing is protected.
 
-    A request that a router takes for that of a rule, although it is spelled otherwise, is never less protected.
+    A path in another spelling, which a router may still route to a rule's endpoint, is never less protected.
     """
     return possible_policies(method, (path,), rules, rest)[0]
 
 
 def possible_policies(method: str, decoded: Sequence[str], rules: Sequence[Rule], rest: Policy) -> list[Policy | None]:
-    """The most protective policies that the spellings of a path lead to, best first; nearly always it is one.
+    """The most protective policies that the spellings of a path lead to, best first; nearly always there is only one.
 
-    `decoded` is the path, then what else programs may make of its percent-encoding. A required key protects more than
-    an optional one, that more than an exemption, and a rule comes before the rest. What the path itself leads to comes
-    first if it is among the best, and decides alone if a rule names that very path.
+    `decoded` is the path, then the other paths that programs may decode it to. A required key protects more than an
+    optional one, that more than an exemption, and a rule comes before `rest`. The policy of the path itself comes first
+    if it is among the best, and is the only one if a rule names exactly that path.
     """
     path = decoded[0]
     readings = [reading for each in decoded for reading in spellings(each)]
     likely = _first_that_may_cover(method, path, rules)
     if len(readings) == 1 and (likely is None or likely.covers(method, path)):
-        # Nearly all requests, in a third of the time: a rule covers nothing that it may not cover, so what follows
-        # would find this rule twice. `test_a_plain_path_has_one_policy` compares both.
-        return [_protecting(method, rest if likely is None else likely.policy)]
+        # Nearly all requests, in a third of the time. It equals the general path below, which would find this rule
+        # twice: a rule `may_cover` all that it `covers`. `test_a_plain_path_has_one_policy` compares both.
+        return [_policy_for_method(method, rest if likely is None else likely.policy)]
     return _most_protective(method, readings, rules, rest, certain=len(decoded) == 1)
 
 
 def _most_protective(
     method: str, readings: Sequence[str], rules: Sequence[Rule], rest: Policy, *, certain: bool
 ) -> list[Policy | None]:
-    """The same for any path. Each reading counts as it is, and as a router that forgives more would take it."""
+    """The same for any path. Each spelling counts both exactly and as a more lenient router would read it."""
     exact = [next((rule for rule in rules if rule.covers(method, reading)), None) for reading in readings]
     if certain and exact[0] is not None and exact[0].names(readings[0]):
-        return [_protecting(method, exact[0].policy)]
+        return [_policy_for_method(method, exact[0].policy)]
     likely = [_first_that_may_cover(method, reading, rules) for reading in readings]
-    found = [_ranked(method, rule, rest) for rule in (*exact, *likely)]
+    found = [_rank(method, rule, rest) for rule in (*exact, *likely)]
     best = max(rank for rank, _ in found)
     policies: list[Policy | None] = []
     for rank, policy in found:
@@ -111,13 +111,13 @@ def _first_that_may_cover(method: str, path: str, rules: Sequence[Rule]) -> Rule
     return None
 
 
-def _ranked(method: str, rule: Rule | None, rest: Policy) -> tuple[tuple[int, bool], Policy | None]:
-    """How much a rule protects, or the rest where there is none, and its policy."""
-    policy = _protecting(method, rest if rule is None else rule.policy)
+def _rank(method: str, rule: Rule | None, rest: Policy) -> tuple[tuple[int, bool], Policy | None]:
+    """How much a rule protects (`rest` where there is none), and its policy."""
+    policy = _policy_for_method(method, rest if rule is None else rule.policy)
     return (0 if policy is None else 2 if policy.required else 1, rule is not None), policy
 
 
-def _protecting(method: str, policy: Policy | None) -> Policy | None:
+def _policy_for_method(method: str, policy: Policy | None) -> Policy | None:
     return policy if policy is not None and method in frozenset(policy.methods) else None
 
 

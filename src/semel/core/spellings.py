@@ -1,8 +1,8 @@
-"""Other spellings of a path that some router takes for the same one. Rules look at all of them.
+"""Other spellings of a path that some router takes for the same path. Rules look at all of them.
 
-This is what widely used ones forgive: Werkzeug and Litestar a slash at the end, Express and ASP.NET the case, nginx
-repeated slashes, Java servers `;parameters`, Rails and REST framework `.json`, Windows backslashes, and programs that
-serve files dot segments.
+Widely used programs ignore these differences: Werkzeug and Litestar a slash at the end, Express and ASP.NET the case,
+nginx repeated slashes, Java servers `;parameters`, Rails and REST framework `.json`, Windows backslashes, and file
+servers dot segments.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ ENCODED_SLASH = re.compile("%2f", re.IGNORECASE)
 NO_SLASH = "%EF%BF%BC"
 """Stands for an encoded slash that a router takes for a character of a segment."""
 COMBINED_MAX = 1_024
-"""Longer paths are looked at as they are and with everything forgiven, but not with all combinations."""
+"""Of a longer path only two spellings count: as it is, and with all differences removed; not every combination."""
 
 
 def spellings(path: str) -> tuple[str, ...]:
-    """The path, then all that a router may take it for. A plain path has no other spelling."""
+    """The path, then every path that a router may take it for. A plain path has no other spelling."""
     if ODD.search(path) is None:
         return (path,)
     if len(path) > COMBINED_MAX:
@@ -38,9 +38,9 @@ def spellings(path: str) -> tuple[str, ...]:
 
 
 def decodings(path: str, raw: str) -> tuple[str, ...]:
-    """What programs make of percent-encoding: `path`, which is decoded once, then what others may see.
+    """How programs may decode a path: `path`, which is decoded once, then the other readings.
 
-    An encoded slash may be data, a program may decode twice, or not at all.
+    An encoded slash may be data. A program may decode twice, or not at all.
     """
     if "%" not in raw:
         return (path,)
@@ -49,7 +49,7 @@ def decodings(path: str, raw: str) -> tuple[str, ...]:
 
 
 def _trim(path: str) -> str:
-    """Some programs end a text at a NUL, and drop blanks at its end."""
+    """Some programs end a text at a NUL, and drop spaces at its end."""
     return path.partition("\0")[0].rstrip()
 
 

@@ -1,9 +1,9 @@
 """The life of a key as two tables.
 
-The model and the protocol look their answers up here; the docs' diagrams are drawn from here.
+The model and the protocol look their decisions up here; the docs' diagrams are drawn from here.
 
-`CLAIM` says what a claim finds out, by the situation of the record and whether the request is the same one. `SETTLE`
-says what happens to the key when the work has ended.
+`CLAIM` says what a claim gets, by the situation of the record and whether the fingerprint is the same. `SETTLE` says
+what happens to the key when the work has ended.
 """
 
 from __future__ import annotations
