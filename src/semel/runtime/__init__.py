@@ -1,1 +1,3 @@
-"""What every front stands on: it runs plans, keeps leases, and knows the operation that is running."""
+"""What every front (a middleware, a decorator, a block) uses: it runs plans, keeps leases, and knows the operation that
+is running.
+"""

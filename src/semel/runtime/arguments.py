@@ -1,4 +1,4 @@
-"""The arguments of a front, checked when it is made. Each error names the argument and the way out."""
+"""Checks the arguments of a front when it is made. Each error names the argument and how to mend it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from semel.store import Store, TransactionSource
 
 SECRET_MIN = 16
 DIFFERENT_MIN = 5
-"""Of 16 random hexadecimal digits, fewer are different once in a million times. Of `"x" * 32` they always are."""
+"""16 random hexadecimal digits have fewer different ones once in a million times. `"x" * 32` always has fewer."""
 HOW_TO_MAKE = """make one with `python -c "import secrets; print(secrets.token_hex(32))"`"""
 
 
 def check_options(given: Mapping[str, object], options: type, taker: Callable[..., object]) -> None:
-    """Refuse what is no option of `taker`. A misspelt one that is ignored would leave its default in force."""
+    """Refuse a name that is no option of `taker`: ignoring a misspelt option would leave its default in force."""
     for name in given.keys() - options.__annotations__.keys():
         named = {each.name for each in signature(taker).parameters.values() if each.kind is each.KEYWORD_ONLY}
         known = sorted(named | options.__annotations__.keys())
@@ -30,7 +30,7 @@ def check_options(given: Mapping[str, object], options: type, taker: Callable[..
 
 def checked_policy(policy: object, named: str = "policy=") -> Policy:
     if not isinstance(policy, Policy):
-        raise TypeError(f"{named} must be a semel.Policy, not {_shown(policy)}")
+        raise TypeError(f"{named} must be a semel.Policy, not {_describe(policy)}")
     return policy
 
 
@@ -56,7 +56,7 @@ def checked_secret(secret: object) -> bytes | None:
 
 
 def weakness_of(secret: bytes) -> str | None:
-    """Why a secret could be guessed, and the way out; None when nothing speaks against it. Never shows the secret."""
+    """Why a secret could be guessed, and how to make a better one; None if it is good. Never shows the secret."""
     if not secret.strip():
         weakness = "is empty"
     elif len(secret) < SECRET_MIN:
@@ -69,7 +69,7 @@ def weakness_of(secret: bytes) -> str | None:
 
 
 def check_store(store: object) -> None:
-    """Refuse what is neither a URL nor a store. Sync and async stores have the same names."""
+    """Refuse a value that is neither a URL nor a store. Sync and async stores have methods of the same names."""
     if not isinstance(store, str | Store | TransactionSource):
         raise TypeError(
             "store= must be a URL like 'sqlite:///semel.db', or a store that semel.open_store or "
@@ -82,6 +82,6 @@ def check_function(function: object, named: str) -> None:
         raise TypeError(f"{named} must be a function, not {type(function).__name__}")
 
 
-def _shown(given: object) -> str:
+def _describe(given: object) -> str:
     also = ": write Policy(**fields)" if isinstance(given, Mapping) else ""
     return f"{type(given).__name__}{also}"

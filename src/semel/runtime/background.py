@@ -1,6 +1,6 @@
-"""Work that nobody waits for: one daemon thread in each process, while there is something to do.
+"""Work in the background: one daemon thread in each process, while there is something to do.
 
-What waits for it is bounded, so that a store that is down costs neither threads nor memory without end.
+Its queue is bounded, so that a store that is down costs a bounded number of threads and a bounded amount of memory.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from contextlib import suppress
 from semel.runtime.local import PerProcess
 
 QUEUE_MAX = 1_000
-"""More than this is refused. An abandoned claim that nobody releases lapses: its key is unknown then, which is safe."""
+"""More work than this is refused. A claim that is then never released lapses: its key is unknown, which is safe."""
 
 
 class Background:
-    """One thing after another: while a store is down, the first one finds out for all."""
+    """Does one task after another: while a store is down, only the first task waits for it."""
 
     def __init__(self) -> None:
         self._queue = PerProcess(Queue)
 
     def do(self, work: Callable[[], object]) -> bool:
-        """Have `work` done later; False when too much is waiting already."""
+        """Do `work` later. False when the queue is full."""
         return self._queue.get().add(work)
 
 
@@ -42,7 +42,7 @@ class Queue:
                 return False
             self._waiting.append(work)
             if not self._running:
-                with suppress(RuntimeError):  # no thread can be had now: what waits is done with what comes next
+                with suppress(RuntimeError):  # no thread can start now: the queue is done together with the next work
                     threading.Thread(target=self._run, name="semel-background", daemon=True).start()
                     self._running = True
             return True

@@ -39,7 +39,7 @@ from semel.runtime.options import CallSettings, NotDone, StillUnknown
 
 R = TypeVar("R")
 ROUNDS_MAX = 10
-"""How often a key that changes while it is being reconciled is looked at again."""
+"""How often a key that changes while it is being reconciled is claimed again."""
 
 
 Answer = Returned[Any] | Raised | NotDone | StillUnknown
@@ -52,7 +52,7 @@ class Ask(Effect[Answer], frozen=True):
 
 
 class ResolveSeen(Effect[bool], frozen=True):
-    """End the unknown outcome of the record that was looked at."""
+    """End the unknown outcome of the record that the reconciler was asked about."""
 
     seen: Record
     result: Result | None
@@ -61,10 +61,10 @@ class ResolveSeen(Effect[bool], frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Unprotected:
-    """The store cannot decide, and the policy says to run all the same.
+    """The store cannot decide, and the policy says to run without it.
 
-    The claim is not given back: if it was stored, the work that runs now makes its outcome unknown. What the work
-    derives from its key holds.
+    The claim is not released: if it was stored, the work that runs now makes its outcome unknown. Keys that the work
+    derives from its own key stay the same.
     """
 
     lease: Lease
@@ -91,7 +91,7 @@ Begun = Run | Unprotected | Found[R]
 
 
 class Call(Generic[R]):
-    """One call. It holds its settings: nothing about it is on an object that calls share."""
+    """One call with its settings. Nothing about it is on an object that calls share."""
 
     __slots__ = ("_host", "fingerprint", "key", "owner", "policy", "settings")
 
@@ -113,15 +113,15 @@ class Call(Generic[R]):
         """What a decision means for the call; None when it has to wait, or a reconciler has to be asked."""
         if isinstance(decision, InFlight) and self.policy.waits:
             return None
-        return None if self._may_be_reconciled(decision) else self._begun(decision)
+        return None if self._may_be_reconciled(decision) else self._begin_with(decision)
 
     def begin(self, first: First = None) -> Plan[Begun[R]]:
-        """The lease to work under, or how the work ended before; everything else is raised."""
+        """The lease to work under, or how the work ended before. Every other decision is raised."""
         for _ in range(ROUNDS_MAX):
             decision = yield from self._acquire(first)
             first = None
             if not self._may_be_reconciled(decision):
-                return self._begun(decision)
+                return self._begin_with(decision)
             assert isinstance(decision, Unknown)
             assert decision.record is not None
             found = yield from self._reconcile(decision.record)
@@ -133,14 +133,14 @@ class Call(Generic[R]):
         is_known = isinstance(decision, Unknown) and decision.record is not None
         return is_known and self.settings.reconcile is not None
 
-    def _begun(self, decision: Decision) -> Begun[R]:
+    def _begin_with(self, decision: Decision) -> Begun[R]:
         match decision:
             case Run():
                 return decision
             case Replay(record, result):
                 return Found(record, self.settings.values.decode(result))
             case Undecided() if self.policy.on_store_error == "open":
-                return Unprotected(self._unsure())
+                return Unprotected(self._unsure_lease())
             case Undecided():
                 self.abandon()
                 raise refusal(decision, self.key)
@@ -169,24 +169,28 @@ class Call(Generic[R]):
                 waiters.leave()
 
     def abandon(self) -> None:
-        """Nothing has begun, and the claim may have been granted: give it back in the background."""
-        self._host.abandon_later(self._unsure())
+        """Release the claim in the background: it may have been granted, and nothing has begun."""
+        self._host.abandon_later(self._unsure_lease())
 
-    def _unsure(self) -> Lease:
+    def _unsure_lease(self) -> Lease:
         return Lease(self.key, self.owner, 1, 0)
 
     def _reconcile(self, record: Record) -> Plan[Found[R] | None]:
-        """Have an unknown outcome found out. None when the key must be claimed again, by whoever is first."""
+        """Ask the reconciler about an unknown outcome. None when the key must be claimed again."""
         answer = yield from do(Ask(record))
         if isinstance(answer, StillUnknown):
             raise OutcomeUnknown(f"how {_named(self.key)} ended is unknown, and the reconciler cannot tell yet")
-        ended = EndedCall(Ending.NOTHING_DONE) if isinstance(answer, NotDone) else self._kept(answer, Ending.SUCCEEDED)
+        ended = (
+            EndedCall(Ending.NOTHING_DONE)
+            if isinstance(answer, NotDone)
+            else self._keep_outcome(answer, Ending.SUCCEEDED)
+        )
         if ended.unstorable is not None:
             raise ended.unstorable
         try:
             resolved = yield from do(ResolveSeen(record, ended.result, self.policy.retention_ms))
         except StoreError:
-            return None  # it may have happened: the next claim tells
+            return None  # the store may have resolved it: the next claim tells
         return Found(record, answer) if resolved and not isinstance(answer, NotDone) else None
 
     # After the work
@@ -194,19 +198,19 @@ class Call(Generic[R]):
     def returned(self, value: R, *, nothing_done: bool) -> EndedCall:
         if nothing_done:
             return EndedCall(Ending.NOTHING_DONE)
-        return self._kept(Returned(value), Ending.SUCCEEDED)
+        return self._keep_outcome(Returned(value), Ending.SUCCEEDED)
 
     def raised(self, error: BaseException, *, nothing_done: bool) -> EndedCall:
-        """What is declared final is an answer; of anything else nobody can tell what was done before it was raised."""
-        if not isinstance(error, Exception):  # cancelled or killed: something of it may go on
+        """A final error is an answer. After any other error the outcome is unknown: the work may have taken effect."""
+        if not isinstance(error, Exception):  # cancelled or killed: a part of the work may go on
             return EndedCall(Ending.INTERRUPTED)
         if nothing_done or isinstance(error, (NotExecuted, *self.policy.release_exceptions)):
             return EndedCall(Ending.NOTHING_DONE)
         if isinstance(error, self.settings.values.errors):
-            return self._kept(Raised(error), Ending.FAILED)
+            return self._keep_outcome(Raised(error), Ending.FAILED)
         return EndedCall(Ending.UNCERTAIN)
 
-    def _kept(self, outcome: Returned[R] | Raised, ending: Ending) -> EndedCall:
+    def _keep_outcome(self, outcome: Returned[R] | Raised, ending: Ending) -> EndedCall:
         """A result that cannot be kept leaves a tombstone: the effect happened, and stays protected."""
         ok = isinstance(outcome, Returned)
         try:
@@ -227,7 +231,7 @@ class Call(Generic[R]):
         return settle(lease, ended.ending, ended.result, self.policy, fingerprint=self.fingerprint, first=first)
 
     def held(self, settlement: Settlement) -> Found[R] | None:
-        """What the store holds where another attempt took the key over; None when this one ended it."""
+        """The outcome of another attempt that took the key over; None when this attempt ended it."""
         match settlement:
             case Superseded(Replay(record, result)):
                 return Found(record, self.settings.values.decode(result))
@@ -238,15 +242,15 @@ class Call(Generic[R]):
 
 
 def refusal(decision: Held, key: Key) -> SemelError:
-    """What is raised where nothing may run and nothing is replayed."""
+    """The error to raise when nothing may run and nothing is replayed."""
     match decision:
         case InFlight(_, retry_after_ms):
             retry_after = max(1, retry_after_ms) / 1000
             return InProgress(f"{_named(key)} is still running: ask again in {retry_after:g} s", retry_after)
         case Unknown():
             return OutcomeUnknown(
-                f"nobody can tell whether {_named(key)} took effect: its executor was lost or failed. It is not run "
-                "again until somebody resolves it: a reconcile= function, or an operator."
+                f"whether {_named(key)} took effect is unknown: its executor was lost or failed. It is not run "
+                "again until a reconcile= function or an operator resolves it."
             )
         case Mismatch():
             return KeyReused(f"{_named(key)} was used with other arguments. Nothing was run.")
@@ -261,7 +265,7 @@ def refusal(decision: Held, key: Key) -> SemelError:
 
 
 def answered(answer: object) -> Answer:
-    """What the reconciler says; anything that is neither `NotDone` nor `StillUnknown` is the result."""
+    """The reconciler's answer; a value that is neither `NotDone` nor `StillUnknown` is the result."""
     if isinstance(answer, NotDone) or answer is NotDone:
         return NotDone()
     if isinstance(answer, StillUnknown) or answer is StillUnknown:

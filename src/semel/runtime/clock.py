@@ -1,10 +1,10 @@
 """The clocks of stores that have none of their own.
 
-The wall clock says what people mean by a time, and it jumps: it is set by hand, by NTP, after a pause of a virtual
-machine. A lease must not jump with it: forward, running work would be entered again; back, a crashed key would stay in
-progress. So stores count with the time since the machine was started, which only goes forward, at the pace of a second
-per second. It is read by every process alike, and it counts on while the machine sleeps, where the system has such a
-clock (Linux: CLOCK_BOOTTIME). What has to be added to get a time that people can read is fixed once.
+The wall clock shows the time that people read, and it jumps: it is set by hand, by NTP, or after a pause of a virtual
+machine. A lease must not jump with it. After a jump forward, running work would be entered again. After a jump back, a
+crashed key would stay in progress. So stores count the time since the machine started, which only goes forward, one
+second per second. All processes read the same value. It goes on while the machine sleeps, where the system has such a
+clock (Linux: CLOCK_BOOTTIME). The offset that turns it into a time that people can read is fixed once.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pathlib import Path
 BOOT_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 UPTIME = Path("/proc/uptime")
 UPTIME_S_MAX = 10 * 365 * 86_400
-"""A longer one is none: libfaketime, in tests, puts the time of day in the place of every clock, not of this file."""
+"""A longer time since the start is not real: libfaketime, in tests, fakes every clock but not this file."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 TIME_NAMESPACE = "/proc/self/ns/time"
-"""A container may have one, in which the time since the start is another."""
+"""A container may have a time namespace of its own, with another time since the start."""
 
 
 def wall_ms() -> int:
@@ -29,7 +29,7 @@ def wall_ms() -> int:
 
 
 def boot_ms() -> int:
-    """Since the machine was started. Without a clock for that: since some moment that other processes may not share."""
+    """The time since the machine started. Without such a clock: since a moment that other processes may not share."""
     if BOOT_CLOCK is None:
         return time.monotonic_ns() // 1_000_000
     if _is_faked():
@@ -44,7 +44,7 @@ def _is_faked() -> bool:
 
 @cache
 def find_boot() -> str | None:
-    """What all processes share whose `boot_ms` is the same clock, until the machine starts again. None: not known."""
+    """A name for this start of the machine, equal in all processes with the same `boot_ms`. None if it is not known."""
     if BOOT_CLOCK is None:
         return None
     try:
@@ -53,17 +53,17 @@ def find_boot() -> str | None:
         return None
     try:
         return f"{boot} {os.readlink(TIME_NAMESPACE)}"
-    except OSError:  # a kernel that has none
+    except OSError:  # the kernel has no such file
         return boot
 
 
 def steady_clock() -> Callable[[], int]:
-    """The wall clock as it is now, going on from here without a jump. For what lives in this process only."""
+    """A clock that begins with the wall clock's time and never jumps. For values of this process only."""
     return clock_from(wall_ms() - boot_ms())
 
 
 def clock_from(offset_ms: int) -> Callable[[], int]:
-    """`boot_ms` with something added, in one call: every claim asks for the time."""
+    """`boot_ms` plus `offset_ms`, in one call because every claim asks for the time."""
     if BOOT_CLOCK is None or _is_faked():
         return lambda: boot_ms() + offset_ms
     read_ns, boot_clock = time.clock_gettime_ns, BOOT_CLOCK

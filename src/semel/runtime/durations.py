@@ -1,4 +1,4 @@
-"""How long the store's calls take, for listeners that want to know."""
+"""Times the store's calls, for listeners that ask for it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from semel.errors import RecordUnreadable, StoreError, StoreMisconfigured
 
 logger = logging.getLogger("semel")
 CALLS = ("claim", "renew", "complete", "release", "read")
-"""What is timed."""
+"""The calls that are timed."""
 
 
 @runtime_checkable
 class CallListener(Protocol):
-    """A listener that is told about calls on the store, too."""
+    """A listener that is also told how long calls on the store take."""
 
     def __call__(self, event: Event, /) -> None: ...
 
@@ -27,7 +27,7 @@ class CallListener(Protocol):
 
 
 class Timing:
-    """Times one call and tells the listener, whose own failure changes nothing."""
+    """Times one call and tells the listener. A failure of the listener changes nothing."""
 
     __slots__ = ("_call", "_listener", "_started_s")
 

@@ -1,9 +1,10 @@
-"""What every front stands on: a store, and what all operations on it share.
+"""The host: a store, and everything that the fronts on it share.
 
-A front is built from a host and assembles nothing itself. A front with other settings is a new front on the same host.
+A front (a middleware, a decorator, a block) is built on a host and assembles nothing itself. A front with other
+settings is a new front on the same host.
 
-`begin` and `settle` are the way of an operation to the store: the host asks for the claim, or the completion, itself,
-and `decide` says what the reply means. A plan is driven only for what follows a failure or a wait.
+An operation reaches the store through `begin` and `settle`. The host makes the claim, or the completion, itself, and
+`decide` says what the reply means. It drives a plan only after a failure, or to wait.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from semel.store import AsyncStore, Store
 from semel.stores.open import open_async_store, open_store
 
 WAITERS_MAX = 1_000
-"""How many callers may wait at once, in a process, for the first call of their key; the others are told at once."""
+"""How many callers of a process may wait at once for the first call of their key; more get "in progress" at once."""
 B = TypeVar("B")
 B_co = TypeVar("B_co", covariant=True)
 E = TypeVar("E")
@@ -38,15 +39,15 @@ E_contra = TypeVar("E_contra", contravariant=True)
 
 
 class Attempt(Protocol[B_co, E_contra]):
-    """One operation, as its front describes it: what it asks for, and what the replies mean to it."""
+    """One operation, as its front describes it: its calls on the store, and what their replies mean."""
 
     @property
     def first_claim(self) -> Claim | None:
-        """The claim, if nothing comes before it (as a quota does)."""
+        """The claim, if nothing (such as a quota) comes before it."""
         ...
 
     def means(self, decision: Decision) -> B_co | None:
-        """What the operation begins with; None when the plan has to go on, to wait or to find out more."""
+        """What the operation begins with; None when the plan has to wait or to ask further."""
         ...
 
     def begin(self, first: First = None) -> Plan[B_co]: ...
@@ -100,7 +101,7 @@ class WaiterCount:
 
 
 class Asker(NamedTuple):
-    """How one store is asked: a call by itself, or the effects of a plan."""
+    """The two ways to ask one store: a single call, or the effects of a plan."""
 
     ask: Callable[[Effect[Any]], Any]
     perform: Callable[[Effect[Any]], Any]
@@ -131,16 +132,16 @@ class Host:
         self.asker = self.asker_on(store, self.listener)
 
     def asker_on(self, store: Store, listener: OnEvent | None = None) -> Asker:
-        """How another store is asked (a request's own transaction), or this one for another listener."""
+        """An asker for another store (a request's own transaction), or for this store with another listener."""
         listener = listener or self.listener
         return Asker(asking(store, listener), performer(store, listener, self._others))
 
     def abandon_later(self, lease: Lease) -> None:
-        """Give back, in the background, a claim that may have been granted. Nothing has begun."""
+        """Release, in the background, a claim that may have been granted. Nothing has begun."""
         self.background.do(lambda: drive(abandon(lease), self.asker.perform))
 
     def begin(self, attempt: Attempt[B, Any], asker: Asker | None = None, listener: OnEvent | None = None) -> B:
-        """Ask for the claim, and say what the attempt begins with."""
+        """Claim the key, and return what the attempt begins with."""
         ask, perform = asker or self.asker
         claim, first = attempt.first_claim, None
         if claim is not None:
@@ -250,41 +251,41 @@ class AsyncHost:
 AnyHost = Host | AsyncHost
 
 # Hosts that functions, blocks and flows share: one for each store object, and one store for each URL in a process.
-# Nothing here takes a lock: it could be held by a thread that a forked child does not have.
+# Nothing here takes a lock: in a forked child, a thread that exists only in the parent could hold it.
 _hosts: dict[tuple[type, str], Any] = {}
 
 
 def host_of(store: Store | AsyncStore | str) -> Host:
     if isinstance(store, str):
-        return cast(Host, _opened(Host, open_store, store))
+        return cast(Host, _open_host(Host, open_store, store))
     if inspect.iscoroutinefunction(getattr(store, "claim", None)):
         raise TypeError(
             f"{type(store).__name__} is an async store; open one for sync code with semel.open_store(url), "
             "or use `async def` and `async with`"
         )
-    return cast(Host, _found_at(store, Host))
+    return cast(Host, _find_host(store, Host))
 
 
 def async_host_of(store: Store | AsyncStore | str) -> AsyncHost:
     if isinstance(store, str):
-        return cast(AsyncHost, _opened(AsyncHost, open_async_store, store))
+        return cast(AsyncHost, _open_host(AsyncHost, open_async_store, store))
     if not inspect.iscoroutinefunction(getattr(store, "claim", None)):
         raise TypeError(
             f"{type(store).__name__} is a sync store; open one for async code with semel.open_async_store(url)"
         )
-    return cast(AsyncHost, _found_at(store, AsyncHost))
+    return cast(AsyncHost, _find_host(store, AsyncHost))
 
 
-def _opened(host: Any, open_url: Any, url: str) -> object:
+def _open_host(host: Any, open_url: Any, url: str) -> object:
     key = (host, url)
     return _hosts.get(key) or _hosts.setdefault(key, host(open_url(url)))
 
 
-def _found_at(store: object, host: Any) -> object:
-    """The host of a store object. It lives as long as the store where the store has a place for it, else for ever."""
+def _find_host(store: object, host: Any) -> object:
+    """The host of a store object. It lives as long as the store if the store has a place for it, else for ever."""
     if not hasattr(store, "claim"):
         raise TypeError(f"store= must be a store or a URL, not {type(store).__name__}")
     if isinstance(store, Housing):
-        return store.host or vars(store).setdefault("host", host(store))  # one step, for threads that come at once
-    key = (host, f"{id(store)}")  # the host keeps the store, so that its id stays its own
+        return store.host or vars(store).setdefault("host", host(store))  # one atomic step: threads may come together
+    key = (host, f"{id(store)}")  # the host holds a reference to the store, so no other object gets its id
     return _hosts.get(key) or _hosts.setdefault(key, host(store))

@@ -1,9 +1,10 @@
 """Keeps leases alive while their work runs: by one thread, or one timer, however many leases there are.
 
 A lease is renewed when a third of it has passed. When the store says that the lease is not ours any more, the work is
-told (`lost`). A store that does not answer is asked again sooner; the lease may lapse meanwhile, but it stays ours
-until somebody takes it over.
-Stop before completing: a renewal that is already on its way then changes nothing and is not listened to.
+told (`lost`). A store that does not answer is asked again sooner. The lease may lapse meanwhile, but it stays ours
+until another executor takes it over.
+
+Stop before completing: the reply to a renewal that is already on its way is then ignored.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ IDLE_S = 1.0
 
 
 NO_LANE: dict[Any, float] = {}
-"""Where a lease is that nobody has begun to keep. It stays empty."""
+"""The lane of a lease that is not kept yet. It stays empty."""
 
 
 class Kept:
@@ -52,7 +53,7 @@ class Kept:
         self._on_event = on_event
 
     def renewed(self, lease: Lease | None) -> None:
-        """Take a renewal's reply, unless it comes too late to matter."""
+        """Take a renewal's reply, unless the lease was stopped or lost before."""
         if self.stopped:
             return
         if lease is not None:
@@ -66,13 +67,13 @@ class Kept:
 
 
 class Wheel:
-    """Kept leases, in a lane with those that rest as long: they fall due in the order in which they came."""
+    """Kept leases, in one lane for each resting time: within a lane they fall due in the order in which they came."""
 
     def __init__(self) -> None:
         self._lanes: dict[float, dict[Kept, float]] = {}
 
     def add(self, kept: Kept, now_s: float, rest_s: float) -> float:
-        """Keep it for so long, and say when that is over."""
+        """Add a lease that rests for `rest_s`, and return when it falls due."""
         lane = self._lanes.get(rest_s)
         if lane is None:
             lane = self._lanes[rest_s] = {}
@@ -81,7 +82,7 @@ class Wheel:
         return due_s
 
     def take_due(self, now_s: float) -> list[Kept]:
-        """What is due, and with it what falls due soon after; what only falls due soon does not come alone."""
+        """The leases that are due, together with those that fall due soon after; nothing if none is due yet."""
         due: list[Kept] = []
         if (next_s := self.next_s()) is None or next_s > now_s:
             return due
@@ -108,7 +109,7 @@ class Keeper:
     def keep(
         self, lease: Lease, *, lease_ms: int, on_lost: Callable[[], None] | None = None, on_event: OnEvent | None = None
     ) -> Kept:
-        """Renew `lease` until `stop`. `on_event`, or else the listener of all, is told when it is lost."""
+        """Renew `lease` until `stop`. When it is lost, `on_event` is told, or else the keeper's own listener."""
         kept = Kept(lease, lease_ms, on_lost, on_event or self._on_event)
         self._rounds.get().add(kept, RENEW_PART)
         return kept
@@ -127,18 +128,18 @@ class Rounds:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._looks_s = 0.0
-        """When the thread looks again by itself. Before its first look nobody has to wake it."""
+        """When the thread looks again by itself. Before its first look it needs no wake-up."""
 
     def add(self, kept: Kept, part: int) -> None:
         with self._changed:
-            if kept.stopped:  # while its renewal was on its way
+            if kept.stopped:  # it was stopped while its renewal was on its way
                 return
             due_s = self._wheel.add(kept, time.monotonic(), kept.lease_ms / 1000 / part)
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="semel-keeper", daemon=True)
-                thread.start()  # first: without a thread the next one must try again
+                thread.start()  # first: if no thread can start, the next lease must try again
                 self._thread = thread
-            elif due_s < self._looks_s:  # else it looks in time by itself: waking a thread costs more than the rest
+            elif due_s < self._looks_s:  # else the thread looks in time by itself, and waking it is expensive
                 self._changed.notify()
 
     def discard(self, kept: Kept) -> None:
@@ -168,7 +169,7 @@ class Rounds:
         part = RENEW_PART
         try:
             kept.renewed(self._store.renew(kept.lease, lease_ms=kept.lease_ms))
-        except Exception:  # whatever it was: a keeper that dies lets every other lease lapse
+        except Exception:  # of any kind: if the thread died, every other lease would lapse
             part = RETRY_PART
         self.add(kept, part)
 
@@ -183,7 +184,7 @@ class AsyncKeeper:
     def keep(
         self, lease: Lease, *, lease_ms: int, on_lost: Callable[[], None] | None = None, on_event: OnEvent | None = None
     ) -> Kept:
-        """The same. Costs no task and, while another timer is due before, no timer."""
+        """The same. It needs no task, and no timer while another one fires earlier."""
         kept = Kept(lease, lease_ms, on_lost, on_event or self._on_event)
         self._rounds.get().add(kept, RENEW_PART)
         return kept
@@ -214,12 +215,12 @@ class AsyncRounds:
     def _schedule(self, due_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        # Noted here: what uvloop gives for a moment that is now does not know its time.
+        # Kept here: uvloop's handle for a timer that is due now does not know its time.
         self._timer, self._timer_s = self._loop.call_at(due_s, self._fire), due_s
 
     def _fire(self) -> None:
         self._timer = None
-        for kept in self._wheel.take_due(max(self._loop.time(), self._timer_s)):  # timers of some loops come early
+        for kept in self._wheel.take_due(max(self._loop.time(), self._timer_s)):  # some event loops' timers fire early
             task = self._loop.create_task(self._renew(kept))
             self._renewals.add(task)
             task.add_done_callback(self._renewals.discard)

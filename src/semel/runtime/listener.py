@@ -1,4 +1,4 @@
-"""Listeners: what is told about keys to `on_event`, and what of it is logged."""
+"""Listeners: which events `on_event` gets, and which of them are logged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEVELS: Mapping[EventKind, int] = MappingProxyType(
         **dict.fromkeys((EventKind.LEASE_LOST, EventKind.SUPERSEDED), logging.WARNING),
     }
 )
-"""What an operator must hear of: that the store fails, or that work ended without its outcome being known here."""
+"""Events for an operator: the store fails, or work ended and its outcome is not known here."""
 
 
 def logged(on_event: OnEvent) -> OnEvent:
@@ -32,22 +32,22 @@ def logged(on_event: OnEvent) -> OnEvent:
         if on_event is not ignore:
             on_event(event)
 
-    # Who asks for further abilities of the listener finds it behind this.
+    # Code that looks for further abilities of the listener finds it here.
     return functools.update_wrapper(tell, on_event, assigned=(), updated=())
 
 
 def log_event(logger: logging.Logger, level: int, event: Event) -> None:
-    """As a line for people, and as `semel_…` attributes of the log record for formatters that write JSON."""
-    # Text and no event: some handlers (Sentry's, for one) keep the `repr` of arguments, which has the key's name.
+    """Log one line for people, with `semel_…` attributes on the log record for formatters that write JSON."""
+    # Pass text, not the event: some handlers (Sentry's, for one) keep the `repr` of arguments, which shows the name.
     logger.log(level, "%s", str(event), extra={f"semel_{name}": value for name, value in event.fields().items()})
 
 
 def ignore(event: Event) -> None:
-    """The listener of those who do not listen."""
+    """The listener of a front without `on_event`."""
 
 
 def tell(on_event: OnEvent, event: Event) -> None:
-    """A listener that fails must not change what becomes of the key, or of its answer."""
+    """Call the listener. Its failure must change neither the key nor the answer."""
     try:
         on_event(event)
     except Exception:

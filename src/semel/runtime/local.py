@@ -1,7 +1,7 @@
 """Connections belong to one process and one event loop. These holders make a new one where the old must not be used.
 
-After a fork the child holds copies of the parent's sockets: replies would go to whoever reads first. So the copy is
-neither used nor closed.
+After a fork the child holds copies of the parent's sockets. A reply would go to the process that reads first. So the
+child neither uses nor closes its copy.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ _process = os.getpid()
 
 
 def process() -> int:
-    """The number of this process, without asking the system every time: under some sandboxes that is slow."""
+    """The id of this process, without a system call every time: in some sandboxes that is slow."""
     return _process
 
 
-def _forked() -> None:
+def _note_fork() -> None:
     global _process
     _process = os.getpid()
 
 
 if hasattr(os, "register_at_fork"):  # where processes can fork
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(after_in_child=_note_fork)
 
 
 class Once:
-    """Something that has to be done before anything else, once. Those who wait while it fails share the failure.
+    """Something that has to be done once, before anything else. Threads that wait while it fails share the failure.
 
     Otherwise each of them would try in turn, and the last one would wait for the time-outs of all.
     """
@@ -86,24 +86,24 @@ class AsyncOnce:
 
 
 def again(error: StoreError) -> StoreError:
-    """The same failure for another caller; an exception object must not be raised in two threads."""
+    """A copy of the failure for another caller: an exception object must not be raised in two threads."""
     return type(error)(str(error))
 
 
 class PerProcess(Generic[T]):
     """One `T` for each process, made on first use.
 
-    What the parent made stays under the parent's number: it is never used here, and no destructor talks on its sockets.
+    The parent's value stays under the parent's id: it is never used here, and no destructor writes to its sockets.
     """
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
         self._values: dict[int, T] = {}
-        self._first: dict[int, Once] = {}  # a parent's lock may be held by a thread that does not exist here
+        self._first: dict[int, Once] = {}  # per process: a thread that only the parent has may hold its lock
 
     def get(self) -> T:
         pid = process()
-        while (value := self._values.get(pid)) is None:  # again if it is being taken just now
+        while (value := self._values.get(pid)) is None:  # again if another thread has just taken it
             self._first.setdefault(pid, Once()).do(lambda: self._values.__setitem__(pid, self._make()))
         return value
 
@@ -134,7 +134,7 @@ class PerLoop(Generic[T]):
         values = self._here()
         value = values.get(loop)
         if value is None:
-            for old in [key() for key in values.keyrefs()]:  # a connection holds its loop: the weak key would not go
+            for old in [key() for key in values.keyrefs()]:  # a connection keeps its loop, and so the weak key, alive
                 if old is not None and old.is_closed():
                     values.pop(old, None)
             value = values[loop] = self._make()

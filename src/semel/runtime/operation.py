@@ -24,7 +24,7 @@ class Operation:
         self.key: Key = lease.key
         self.lease = lease
         self.nothing_was_done = False
-        # Its framework refused the request before the work ran: `Policy.release_invalid` says what that means.
+        # Whether its framework refused the request before the work ran: `Policy.release_invalid` says what that means.
         self.refused_invalid = False
         # What the work raised, where its framework has reported that and answers for it.
         self.reported: Exception | None = None
@@ -38,12 +38,12 @@ class Operation:
 
     @property
     def attempt(self) -> int:
-        """Grows with every take-over of this key: hand it to whoever can refuse an older one."""
+        """Grows with every take-over of this key: pass it to a service that can refuse an older attempt."""
         return self.lease.attempt
 
     @property
     def lost(self) -> bool:
-        """Somebody else took the key over: what is done from now on is done twice."""
+        """Whether another executor took the key over: then further work is done twice."""
         return self._kept is not None and self._kept.lost
 
     def derive(self, name: str) -> str:
@@ -55,12 +55,12 @@ class Operation:
         return str(uuid.UUID(bytes=hasher.digest()[:16], version=5))
 
     def nothing_done(self) -> None:
-        """Declare that nothing took effect: whatever is answered, the key is given back."""
+        """Declare that nothing took effect: whatever the answer is, the key is released."""
         self.nothing_was_done = True
 
 
 class NoResult:
-    """Says that a block has no result yet; None is a result."""
+    """Marks a block that has no result yet: None is a result."""
 
 
 NO_RESULT: Final = NoResult()
@@ -83,14 +83,14 @@ class BlockOperation(Operation, Generic[R]):
 
     @classmethod
     def of(cls, record: Record, result: R) -> BlockOperation[R]:
-        """The operation that `record` tells of, with the result that it holds. Nothing may run."""
+        """The operation of a finished `record`, with its result. Nothing may run."""
         operation = cls(held_lease(record))
         operation.replay(result)
         return operation
 
     @property
     def replayed(self) -> bool:
-        """Whether `result` is there already: then the work must not run again."""
+        """Whether the store has a `result` already: then the work must not run again."""
         self._looked = True
         return self._replayed
 
@@ -122,7 +122,7 @@ class BlockOperation(Operation, Generic[R]):
         return cast(R, None) if isinstance(self._result, NoResult) else self._result
 
     def check_looked(self) -> None:
-        """Fronts call this when the block has ended well: who does not look would run the work again at a repeat."""
+        """Fronts call this after a block without an error: one that ignores `replayed` would run again at a repeat."""
         if not self._looked:
             raise Misuse(
                 "the block was left without looking at op.replayed, so a repeat runs its work again. "
@@ -131,7 +131,7 @@ class BlockOperation(Operation, Generic[R]):
 
 
 def held_lease(record: Record) -> Lease:
-    """The lease under which `record` was made; a record in nobody's hands has an owner that holds nothing."""
+    """The lease under which `record` was made. A record without an owner gets a made-up owner, which holds nothing."""
     return Lease(record.key, record.owner if record.owner != NOBODY else "nobody", record.attempt, 0)
 
 
@@ -151,7 +151,7 @@ Fronts call this in a context of the operation's own, or with None at its end.
 
 
 class Inside:
-    """A block in which `operation` is current. Whatever else it does to context variables stays done."""
+    """A block in which `operation` is current. Its changes to other context variables stay."""
 
     __slots__ = ("_operation", "_token")
 
@@ -166,10 +166,10 @@ class Inside:
 
 
 class Outside:
-    """A block in which no operation is current, although it is reached from the work.
+    """A block in which no operation is current, although the work calls it.
 
-    For whatever may begin something else: a server that has an answer takes up the next request of the connection, and
-    that one inherits what is current then. A class and no generator: every answer is given in one.
+    For code that may begin another operation: a server that has an answer starts the next request of the connection,
+    and that one inherits the current context. A class and no generator, which is slower: every answer is sent in one.
     """
 
     __slots__ = ("_token",)
@@ -180,12 +180,12 @@ class Outside:
     def __exit__(self, *_: object) -> None:
         try:
             _current.reset(self._token)
-        except ValueError:  # a coroutine that is thrown away ends in the context of whoever does that
+        except ValueError:  # a coroutine that is thrown away ends in the context of the code that closes it
             return
 
 
 def adopt(context: Context) -> None:
-    """Take over what a task has changed in its `context`, so that code around us finds it as if there were no task.
+    """Take over the context variables that a task has changed: code around us sees them as if there were no task.
 
     All but the operation: a server begins the next request of a connection in the context of this one.
     """

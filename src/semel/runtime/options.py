@@ -19,12 +19,12 @@ DEFAULTS = Policy()
 
 @dataclass(frozen=True, slots=True)
 class NotDone:
-    """A reconciler's answer: it did not happen, so it may run now."""
+    """A reconciler's answer: the work did not take effect, so it may run now."""
 
 
 @dataclass(frozen=True, slots=True)
 class StillUnknown:
-    """A reconciler's answer: it cannot be told yet."""
+    """A reconciler's answer: whether the work took effect cannot be told yet."""
 
 
 class Options(TypedDict, total=False):
@@ -34,9 +34,9 @@ class Options(TypedDict, total=False):
     final_errors: Iterable[type[Exception]]
     """Errors that are answers: they are stored, and raised again for every repeat."""
     reconcile: Callable[..., object]
-    """Asked about an unknown outcome: the result that was found out, `NotDone()` or `StillUnknown()`."""
+    """Called for an unknown outcome. It returns the result that it found out, `NotDone()` or `StillUnknown()`."""
     adapters: Mapping[type, Adapter]
-    """For classes that are not data by themselves: how they become data, and back."""
+    """How to turn classes that are not plain data into data, and back."""
     on_event: OnEvent
 
 
@@ -64,7 +64,7 @@ class CallSettings(Generic[R]):
 
 
 def check_policy(policy: Policy) -> None:
-    """Refuse what a function cannot do. What is only about HTTP (headers, methods, statuses, …) has no effect here."""
+    """Refuse what a function cannot do. Fields that are only about HTTP (headers, methods, …) have no effect here."""
     if not isinstance(policy, Policy):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"policy= must be a semel.Policy, not {type(policy).__name__}")
     if policy.guarantee == "exactly-once":
@@ -89,7 +89,7 @@ def _errors(given: Any) -> tuple[type[Exception], ...]:
 
 
 def block_key(key: str | Key, tenant: str, scope: str | None) -> Key:
-    """The key of a block, which has no name that would tell it from another block."""
+    """The key of a block. A block has no name of its own, so it needs a scope."""
     if isinstance(key, Key):
         if tenant or scope is not None:
             raise TypeError("the Key has a tenant and a scope already: leave tenant= and scope= out")

@@ -1,4 +1,4 @@
-"""Performs the effects of plans on a store, in both faces."""
+"""Performs the effects of plans on a store, for sync and for async code (the two faces of a store)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from semel.runtime.listener import OnEvent, ignore, tell
 from semel.store import AsyncDoubting, AsyncStore, AsyncWatchable, Doubting, Store, Watchable
 
 Performers = Mapping[type[Effect[Any]], Callable[[Any], Any]]
-"""What performs which kind of effect."""
+"""The function that performs each kind of effect."""
 NO_OTHERS: Performers = MappingProxyType({})
 NO_DOUBTS: frozenset[str] = frozenset()
 POLL_MS = 50
@@ -25,7 +25,7 @@ POLL_MS = 50
 
 
 def performer(store: Store, on_event: OnEvent = ignore, others: Performers = NO_OTHERS) -> Callable[[Effect[Any]], Any]:
-    """Perform effects on `store`; `others` performs those that are not about it."""
+    """Perform effects on `store`; `others` performs effects that are not about the store."""
 
     def emit(effect: Emit) -> None:
         tell(on_event, effect.event)
@@ -85,7 +85,7 @@ def async_performer(
 
 
 def _by_kind(performers: Performers, ask: Callable[[Effect[Any]], Any]) -> Callable[[Effect[Any]], Any]:
-    """Whatever nobody else performs is a call on the store. This awaits nothing, so it is the same for both faces."""
+    """An effect without a performer is a call on the store. This awaits nothing, so both faces share it."""
     find: Callable[..., Callable[[Effect[Any]], Any]] = performers.get
 
     def perform(effect: Effect[Any]) -> Any:
@@ -96,15 +96,15 @@ def _by_kind(performers: Performers, ask: Callable[[Effect[Any]], Any]) -> Calla
 
 @runtime_checkable
 class Answering(Protocol):
-    """A store whose named methods may only make a call value of their arguments (`semel.stores.faces`)."""
+    """A store that may take call values directly, where its methods only make those (`semel.stores.faces`)."""
 
     def answering(self) -> Callable[[Effect[Any]], Any] | None:
-        """What takes the call values themselves; None when some method does more than to make one."""
+        """The function that takes call values; None when a method does more than making one."""
         ...
 
 
 def asking(store: Store, on_event: OnEvent) -> Callable[[Effect[Any]], Any]:
-    """How `store` is asked, and a listener that wants to know how long that takes is told; others pay nothing."""
+    """The function that calls `store`. It times the call only for a listener that asks for that."""
     listener, ask = _call_listener(on_event), _direct(store)
 
     def timed(call: Effect[Any]) -> Any:
@@ -126,7 +126,7 @@ def async_asking(store: AsyncStore, on_event: OnEvent) -> Callable[[Effect[Any]]
 
 
 def _direct(store: Store | AsyncStore) -> Callable[[Effect[Any]], Any]:
-    """What takes a call as it is: the store itself if it can, else whichever of its methods the call names."""
+    """The function that takes a call value: the store's own if it has one, else one that calls the named method."""
     if isinstance(store, Answering) and (answer := store.answering()) is not None:
         return answer
     return lambda call: _ask(store, call)
@@ -152,7 +152,7 @@ def _ask(store: Store | AsyncStore, call: Effect[Any]) -> Any:
 
 
 def _call_listener(on_event: OnEvent) -> CallListener | None:
-    """The listener, if it wants to know how long the store takes; those who do not pay nothing for it."""
+    """The listener, if it wants to know how long the store takes. Without one, no call is timed."""
     listener: object = inspect.unwrap(on_event)
     return listener if isinstance(listener, CallListener) else None
 

@@ -1,6 +1,6 @@
 """Looks at a store before the first request needs it, and logs what is missing: its tables, or its server.
 
-A store that cannot be used fails no start-up: it may only be away, and answer a moment later.
+A store that cannot be used does not stop the start-up: it may be away only for a moment.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from semel.core.records import Key
 from semel.errors import StoreError, StoreMisconfigured
 
 PROBE = Key("semel", "start-up", "probe")
-"""Never claimed: a store that can look for it can be reached, and its tables fit this version."""
+"""A key that is never claimed. A store that can read it can be reached, and its tables fit this version."""
 START_S = 2.0
-"""How long a server that starts waits for its store. After that it takes requests, and the log tells later."""
+"""How long a server that starts waits for its store. After that it takes requests, and the log line comes later."""
 UNTIL_THEN = (
     'Until then every request with a key gets 503 (or runs unprotected, where Policy.on_store_error is "open").'
 )
@@ -22,7 +22,7 @@ logger = logging.getLogger("semel")
 
 
 def trouble_with(store: Any) -> StoreError | None:
-    """Why the store cannot be used now, if it cannot. `store` may give each request a transaction of its own."""
+    """Why the store cannot be used now; None if it can. `store` may give each request a transaction of its own."""
     asked = store.request() if getattr(store, "in_transactions", False) else store
     try:
         asked.get(PROBE)

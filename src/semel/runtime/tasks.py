@@ -1,4 +1,4 @@
-"""Tasks that outlive their callers: begun work goes on when its caller leaves, and until the server stops."""
+"""Tasks that outlive their callers: work that has begun goes on when its caller leaves, until the server stops."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ABANDONING_MAX = 1_000
 DRAIN_S = 10.0
 """How long a server that stops waits for work whose callers are gone."""
 ABANDON_S = 1.0
-"""How long it waits for claims to be given back, of which nothing ran. A store that is away may take any time."""
+"""How long it waits for the release of claims of which nothing ran. A store that is away may take any time."""
 
 
 class Tasks:
@@ -38,7 +38,7 @@ class Tasks:
         ended: Ended | None = None,
         at_once: bool = False,
     ) -> asyncio.Task[T]:
-        """Run `work` in a task that nobody's cancellation reaches, and keep it until it ends.
+        """Run `work` in a task that no caller's cancellation reaches, and keep it until it ends.
 
         `ended` is called then, and must call `forget`. `at_once` begins it in this very step of the loop, where Python
         can; it may have ended on return.
@@ -57,9 +57,9 @@ class Tasks:
         return task
 
     def abandon(self, give_back: Callable[[], Coroutine[Any, Any, object]]) -> bool:
-        """Give back a claim of which nothing ran, in the background; False when too many are being given back already.
+        """Release a claim of which nothing ran, in the background; False when too many are being released already.
 
-        Above the bound a claim is left to lapse: its key is unknown then, which is safe.
+        Above that bound a claim is left to lapse: its key is then unknown, which is safe.
         """
         if len(self._abandoning) >= ABANDONING_MAX:
             return False
@@ -77,10 +77,10 @@ class Tasks:
         return True
 
     async def drain(self) -> None:
-        """Let begun work end, within a bound, and then give back what was only claimed, within a shorter one."""
-        if left := await _ended(self._running, DRAIN_S):
+        """Let begun work end, within a bound. Then release claims of which nothing ran, within a shorter one."""
+        if left := await _wait_for(self._running, DRAIN_S):
             logger.error("%d operations were cut off because the server stops: their outcome is unknown", left)
-        if left := await _ended(self._abandoning, ABANDON_S):
+        if left := await _wait_for(self._abandoning, ABANDON_S):
             logger.warning(
                 "%d claims could not be given back before the server stopped: nothing ran, and those that the store "
                 "has granted are unknown when their leases lapse",
@@ -88,8 +88,8 @@ class Tasks:
             )
 
 
-async def _ended(tasks: set[asyncio.Task[Any]], within_s: float) -> int:
-    """Wait for the `tasks` of this loop, also for those that come meanwhile, and say how many are left."""
+async def _wait_for(tasks: set[asyncio.Task[Any]], within_s: float) -> int:
+    """Wait for the `tasks` of this event loop, also for new ones, and return how many are left."""
     loop = asyncio.get_running_loop()
     until_s = loop.time() + within_s
     while mine := {task for task in list(tasks) if task.get_loop() is loop}:
@@ -101,6 +101,6 @@ async def _ended(tasks: set[asyncio.Task[Any]], within_s: float) -> int:
 
 
 def report(task: asyncio.Task[Any]) -> None:
-    """Log the failure of work that nobody waits for."""
+    """Log the failure of work whose caller has left."""
     if not task.cancelled() and (error := task.exception()) is not None:
         logger.error("an operation failed after its caller had left", exc_info=error)
