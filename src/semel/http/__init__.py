@@ -1,1 +1,1 @@
-"""What the HTTP fronts share: from a keyed request to its lease, and from the end of the work to its answer."""
+"""What the HTTP fronts (ASGI, WSGI, Django) share: from a keyed request to its lease, from its work to its answer."""

@@ -1,7 +1,7 @@
 """From a keyed request to its lease, or to the answer that it gets instead: quota, claim and waiting, as plans.
 
-A front makes one `Keyed` for each request with a key and drives its plans, with or without `await`; it reads requests,
-runs the application and sends answers, and decides nothing.
+A front (the middleware of a framework) makes one `Keyed` for each request with a key and drives its plans, with or
+without `await`. It reads requests, runs the application and sends answers. It decides nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ logger = logging.getLogger("semel")
 
 
 class Transaction(Protocol):
-    """What these plans need of the transaction that a request has to itself under exactly-once."""
+    """What these plans need of a request's own transaction under exactly-once."""
 
     @property
     def wait_ms(self) -> int:
@@ -92,7 +92,7 @@ class Keyed:
         self._claim = claim
         self._allowance = None if policy.quota is None else Allowance(policy, claim.key)
         self.first_claim = claim if policy.quota is None else None
-        """What the store is asked for first. Under a quota the key is counted before."""
+        """The first call on the store. None under a quota, which counts the key before."""
         self.accept_s = respond_async(headers) if gate.secret is not None else None
         self._asked_at = asked_at
         self._transaction = transaction
@@ -100,13 +100,13 @@ class Keyed:
     # Before the work
 
     def means(self, decision: Decision) -> Begun | None:
-        """What a decision means for the caller; None when it has to wait."""
+        """What a decision means for the caller; None when the caller has to wait."""
         if isinstance(decision, InFlight) and self._wait_ms() > 0:
             return None
-        return decision if isinstance(decision, Run) else self._begun(decision)
+        return decision if isinstance(decision, Run) else self._begin_with(decision)
 
     def begin(self, first: First = None) -> Plan[Begun]:
-        """Claim the key, or find out what its caller gets instead. `first` is what became of the claim already."""
+        """Claim the key, or find out what its caller gets instead. `first` is the reply to the front's own claim."""
         claim, allowance = self._claim, self._allowance
         if allowance is not None and (refused := (yield from self._over_quota(allowance))) is not None:
             return Answered(refused)
@@ -123,7 +123,7 @@ class Keyed:
             )
             decision = yield from (plan if allowance is None else allowance.watch(plan))
             if allowance is not None and isinstance(decision, Run) and decision.lease.attempt == 1:
-                refused = yield from self._not_counted(allowance, decision.lease)
+                refused = yield from self._count_late(allowance, decision.lease)
                 if refused is not None:
                     return Answered(refused)
         except BaseException:
@@ -132,9 +132,9 @@ class Keyed:
         finally:
             if waiting:
                 self._host.waiters.leave()
-        return self._begun(decision)
+        return self._begin_with(decision)
 
-    def _begun(self, decision: Decision) -> Begun:
+    def _begin_with(self, decision: Decision) -> Begun:
         match decision:
             case Replay():
                 return Answered(self.answers.replay(decision.result), replayed=True)
@@ -151,18 +151,18 @@ class Keyed:
         return Answered(self.answers.answer(decision))
 
     def accepted(self) -> Response:
-        """202, with the place where to ask how it ended."""
+        """202, with a link where the caller can ask how it ended."""
         monitored = Monitored(self._claim.key, self._claim.fingerprint, self._asked_at)
         return self._gate.monitors.accepted(monitored, self.answers, preferred=self.accept_s is not None)
 
     # After the work
 
     def completion(self, lease: Lease, ended: Ended) -> Complete | None:
-        """What to ask the store first, if the answer is to be stored."""
+        """The completion, if the answer is to be stored."""
         return complete_for(lease, self._ending(ended), ended.result, self.policy, ended.kept_ms)
 
     def settle(self, lease: Lease, ended: Ended, first: bool | StoreError | None = None) -> Plan[Settlement]:
-        """End the attempt. Renewal must have stopped. `first` is what became of the completion already."""
+        """End the attempt. Renewal must have stopped. `first` is the reply to the front's own completion."""
         plan = settle(
             lease,
             self._ending(ended),
@@ -176,20 +176,20 @@ class Keyed:
 
     def _ending(self, ended: Ended) -> Ending:
         if self._transaction is not None and ended.ending in (Ending.INTERRUPTED, Ending.UNCERTAIN):
-            return Ending.NOTHING_DONE  # its transaction is rolled back, so nothing is unknown
+            return Ending.NOTHING_DONE  # its transaction is rolled back, so the outcome is known
         return ended.ending
 
     def abandon(self, lease: Lease | None = None) -> None:
-        """Nothing has begun, and the claim may have been granted, or was, as `lease` says. In the background."""
-        if self._transaction is None:  # else the request itself rolls back
+        """Release a claim of which nothing ran, in the background. Without a `lease` it may not have been granted."""
+        if self._transaction is None:  # else the request rolls its own transaction back
             self._host.abandon_later(unsure(self._claim) if lease is None else lease)
         if self._allowance is not None:
             self._allowance.give_back_later()
 
     def answered(self, response: Response, operation: Operation, *, too_large: AnswerNotKept | None = None) -> Ended:
-        """The application answered, or its framework did for an exception that it has reported.
+        """The application answered, or its framework answered for an exception and reported it.
 
-        A body that is too large to keep is not in `response`; `too_large` says what is known of the work then.
+        A body that is too large to keep is not in `response`; `too_large` then says what is known of the work.
         """
         error, failed = operation.reported, response.status >= 500
         if error is not None and failed and not operation.nothing_was_done:
@@ -197,7 +197,7 @@ class Keyed:
                 return Ended(Ending.NOTHING_DONE, None, response)
             return self.raised(error, response, too_large=too_large)
         invalid = operation.refused_invalid and self.policy.release_invalid
-        undone = operation.nothing_was_done or invalid or (failed and self._rolled_back(error) != "")
+        undone = operation.nothing_was_done or invalid or (failed and self._why_rolled_back(error) != "")
         if too_large is not None:
             return self.answers.too_large(response, self.policy, nothing_done=undone, known=too_large)
         return self.answers.answered(response, self.policy, nothing_done=undone)
@@ -211,12 +211,12 @@ class Keyed:
     ) -> Ended:
         """The work raised. If the database had rolled its transaction back, nothing was done, and a repeat runs.
 
-        `response` is what the application has answered for it, if it has: that is the answer then. `too_large` is
-        given if it cannot, or must not, be kept.
+        `response` is the application's own answer for the exception, if there is one: the caller gets that.
+        `too_large` is given if that answer cannot, or must not, be kept.
         """
         if error is not None and (declared := self.answers.declared(error)) is not None:
             return declared
-        if why := self._rolled_back(error):
+        if why := self._why_rolled_back(error):
             return self.answers.not_executed(f"Nothing was done: {why}. {REPEAT_LATER}")
         if response is None:
             return self.answers.raised()
@@ -224,7 +224,7 @@ class Keyed:
             return self.answers.too_large(response, self.policy, nothing_done=False, known=too_large, raised=True)
         return self.answers.answered(response, self.policy, nothing_done=False, raised=True)
 
-    def _rolled_back(self, error: BaseException | None) -> str:
+    def _why_rolled_back(self, error: BaseException | None) -> str:
         return "" if self._transaction is None else self._transaction.gave_up(error)
 
     def _wait_ms(self) -> int:
@@ -236,24 +236,24 @@ class Keyed:
         return self._transaction.wait_ms
 
     def _over_quota(self, allowance: Allowance) -> Plan[Response | None]:
-        """Count a new key, or the answer when it is one too many for its tenant. Known keys are always answered."""
+        """Count a new key. The answer when its tenant has too many; known keys are always answered."""
         over = yield from self._count(allowance)
         if not isinstance(over, int):
             return over
         try:
             known = (yield from do(Read(self._claim.key))) is not None
         except StoreError:
-            known = True  # or not: the claim finds out, and says so
+            known = True  # or not: the claim finds out
         if known:
             return None
-        # Repeats hold a place until their claim finds them known. Those that came before have given it back by now.
+        # A repeat holds a place until its claim finds the key known. Earlier repeats have given theirs back by now.
         over = yield from self._count(allowance)
         return (yield from self._too_many(over)) if isinstance(over, int) else over
 
-    def _not_counted(self, allowance: Allowance, lease: Lease) -> Plan[Response | None]:
+    def _count_late(self, allowance: Allowance, lease: Lease) -> Plan[Response | None]:
         """Count a key that was known when its claim was asked for, and new when it was granted.
 
-        The first request gave it back meanwhile. One too many is given back, too, and this is its answer.
+        The first request released it meanwhile. A key over the quota is released, too; the reply is its answer.
         """
         if allowance.place is Place.UNCOUNTED:
             logger.error("a new key of tenant %r could not be counted", lease.key.tenant)
@@ -269,7 +269,7 @@ class Keyed:
         return (yield from self._too_many(over)) if isinstance(over, int) else over
 
     def _count(self, allowance: Allowance) -> Plan[Response | int | None]:
-        """None when the request may go on, seconds when it is one too many, or the answer where nobody can tell."""
+        """None if the request may go on, seconds if the tenant has too many keys, the answer if the counter fails."""
         try:
             return (yield from allowance.take())
         except StoreError as error:

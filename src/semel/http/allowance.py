@@ -1,6 +1,6 @@
 """One request's place among the new keys of its tenant: taken before the claim, given back if nothing new ran.
 
-Taken first, so that the count and the decision are one step: however many come at once, only so many are granted.
+It is taken first, so that count and decision are one step: however many requests come at once, the quota holds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger("semel")
 class Place(Member):
     NONE = "not counted"
     HELD = "counted"
-    UNCOUNTED = "the counter failed, and the policy says to go on without"
+    UNCOUNTED = "the counter failed, and the policy says to go on without it"
 
 
 class Allowance:
@@ -37,7 +37,7 @@ class Allowance:
         self.place = Place.NONE
 
     def take(self) -> Plan[int | None]:
-        """Count one new key: None when that was done, else seconds until the tenant may have one.
+        """Count one new key: None when it was counted, else the seconds until the tenant may have another one.
 
         Under `on_store_error="open"` a counter that fails stops nothing; else its failure is raised.
         """
@@ -53,7 +53,7 @@ class Allowance:
         return None
 
     def give_back(self) -> Plan[None]:
-        """Count it no more. Where that fails it counts until its window is over."""
+        """Stop counting the key. If that fails, it counts until its window is over."""
         charged = self._end()
         if charged is not None:
             try:
@@ -72,7 +72,7 @@ class Allowance:
         return charged
 
     def watch(self, plan: Plan[Decision]) -> Plan[Decision]:
-        """Drive `plan`, and hold no place while it waits for another request: that one was counted."""
+        """Drive `plan`, and hold no place while it waits for another request, which was counted itself."""
         step: Callable[[Any], Effect[Any]] = plan.send
         given: Any = None
         try:
@@ -95,7 +95,7 @@ class Allowance:
         return decision
 
     def settle(self, plan: Plan[Settlement]) -> Plan[Settlement]:
-        """End the attempt by `plan`; a key that is free again does not count."""
+        """End the attempt by `plan`. A key that is free again does not count."""
         settlement = yield from plan
         if isinstance(settlement, Released):
             yield from self.give_back()

@@ -1,4 +1,4 @@
-"""What is answered: how the work's answer ends an operation, and what everybody else gets instead of one."""
+"""Answers: how the work's own answer ends an operation, and what every other caller gets."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from semel.core.tables import Ending
 from semel.errors import NotCommitted, NotExecuted, OutcomeUnknown, RecordUnreadable, Unanswered
 
 DIRECTIVE = b"semel-directive"
-"""A response header for the middleware alone: `not-kept`, `retention=SECONDS`. It never reaches the wire."""
+"""A response header from the application to the middleware: `not-kept`, `retention=SECONDS`. It is never sent."""
 LOOKED_AT = http.MARKS | {DIRECTIVE} | http.DROPPED
-"""Headers that mean something to us in an application's answer, or are not kept. Most answers have none of them."""
+"""Headers of an application's answer that the middleware reads, or does not keep. Most answers have none of them."""
 TRACEBACK = b"traceback"
-"""What every debugger's page shows, in upper or lower case. It tells of code and data, so no store holds it."""
+"""A text on every debugger's page, in upper or lower case. Such a page shows code and data, so no store keeps it."""
 PATH_SAFE = "/:@!$&'()*+,;=~"
-"""What a path may hold unquoted (RFC 3986), so that a path quoted here equals the one that most clients send."""
+"""The characters that a path may hold unquoted (RFC 3986): a path quoted here equals the one that most clients send."""
 STILL_ANSWERING = (
     "The operation was started, and was answering with more than is kept. How it ended is not recorded. It will not "
     "run again under this key. Read its state from the resource."
@@ -44,7 +44,7 @@ MAY_HAVE_COMMITTED = (
     "Repeat the request with the same key: it runs, or gets the answer of this one.",
 )
 NO_ANSWER = Response(500, (), b"")
-"""For endings that are settled without an answer of ours."""
+"""For endings that are settled without an answer by semel."""
 
 
 class Unfinished(RuntimeError):
@@ -52,7 +52,7 @@ class Unfinished(RuntimeError):
 
 
 class Ended(Struct, frozen=True, gc=False):
-    """Work that ended: what is settled, and what the caller gets if that is stored."""
+    """The end of the work: what is settled, and what the caller gets once that is stored."""
 
     ending: Ending
     result: Result | None
@@ -61,7 +61,7 @@ class Ended(Struct, frozen=True, gc=False):
 
 
 class Answers:
-    """The answers to one request. Their links begin with `root`, below which its caller finds the application."""
+    """The answers to one request. Their links begin with `root`, the path at which the caller finds the application."""
 
     __slots__ = ("base", "root")
 
@@ -75,15 +75,15 @@ class Answers:
     # What the work answered
 
     def answered(self, response: Response, policy: Policy, *, nothing_done: bool, raised: bool = False) -> Ended:
-        """The work answered, or it `raised`, and the application answered for it: a failure, whatever its status says.
+        """The work answered, or it `raised` and the application answered for that: a failure, whatever its status.
 
-        A page that shows a traceback is sent, and never kept.
+        A page that shows a traceback is sent, but never kept.
         """
         not_kept, kept_ms, kept = False, None, response
         if policy.replay_headers is not None or not LOOKED_AT.isdisjoint(
             map(bytes.lower, map(http.NAME, response.headers))
         ):
-            response, not_kept, kept_ms = _directed(_without_marks(response), policy)
+            response, not_kept, kept_ms = _take_directives(_without_marks(response), policy)
             kept = response.of(http.kept_headers(response.headers, policy))
         ending = Ending.NOTHING_DONE if nothing_done else http.ending_of(response.status, policy)
         ok = response.status < 400
@@ -104,14 +104,14 @@ class Answers:
         known: AnswerNotKept = AnswerNotKept.ENDED,
         raised: bool = False,
     ) -> Ended:
-        """The work answers with more than is kept; `known` says whether it has ended."""
+        """The answer is larger than what is kept; `known` says whether the work has ended."""
         done = self.answered(response, policy, nothing_done=nothing_done, raised=raised)
         if done.result is None:
             return done
         return Ended(Ending.TOO_LARGE, responses.tombstone(known, ok=done.result.ok), done.response, done.kept_ms)
 
     def raised(self) -> Ended:
-        """The work raised, and nothing answers for it: a stable problem is the answer, for the first caller, too."""
+        """The work raised, and the application has no answer for it: the first caller and repeats get one problem."""
         response = self.problem("internal-error")
         return Ended(Ending.RAISED, responses.encode(response, ok=False), response)
 
@@ -119,7 +119,7 @@ class Answers:
         return Ended(Ending.NOTHING_DONE, None, self.problem("not-executed", detail))
 
     def declared(self, error: BaseException) -> Ended | None:
-        """What the work says of itself by raising: that nothing was done, or that nobody can tell how it ended."""
+        """What the work declares by raising: that nothing was done, or that its outcome is unknown."""
         match error:
             case NotExecuted():
                 return self.not_executed(str(error))
@@ -133,7 +133,7 @@ class Answers:
     # What the store holds
 
     def answer(self, decision: Decision) -> Response:
-        """What a caller gets who may not run the work."""
+        """What a caller that may not run the work gets."""
         match decision:
             case Run():
                 raise ValueError("a granted claim is answered by the work")
@@ -174,7 +174,7 @@ class Answers:
 
 
 def known_of(headers: http.Headers, size: int) -> AnswerNotKept:
-    """What is known of work that has answered `size` bytes so far: it has ended if that is all it announced."""
+    """What is known of work that has answered `size` bytes so far: it has ended if it announced that length."""
     announced = [value for name, value in headers if name.lower() == b"content-length"]
     return AnswerNotKept.ENDED if announced == [b"%d" % size] else AnswerNotKept.ANSWERING
 
@@ -184,13 +184,13 @@ def without_directives(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[byt
 
 
 def _without_marks(response: Response) -> Response:
-    """An answer that was fetched from another protected service must not carry its marks as ours."""
+    """Drop semel's marks from an answer that the application took from another protected service: they are not ours."""
     headers = tuple(header for header in response.headers if header[0].lower() not in http.MARKS)
     return response if len(headers) == len(response.headers) else response.of(headers)
 
 
-def _directed(response: Response, policy: Policy) -> tuple[Response, bool, int | None]:
-    """Take the directives out of an answer. A retention is clamped; what is not understood is an error."""
+def _take_directives(response: Response, policy: Policy) -> tuple[Response, bool, int | None]:
+    """Take the directives out of an answer. A retention is clamped; a directive that is not known is an error."""
     given = [value for name, value in response.headers if name.lower() == DIRECTIVE]
     if not given:
         return response, False, None

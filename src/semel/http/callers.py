@@ -1,4 +1,4 @@
-"""Says what is wrong when `identify` looks for a caller whom no middleware in front of semel has found yet."""
+"""Explains the failure of an `identify` that looks for a user before any middleware has authenticated one."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from semel.errors import Misuse
 
 ASGI_ORDER = (
-    "Authentication and sessions have to run before semel. Starlette and FastAPI run first what was added last: call "
-    "add_middleware (or protect) for semel above add_middleware for authentication. In a list (middleware=[…]) "
-    "authentication comes before semel."
+    "Authentication and sessions have to run before semel. Starlette and FastAPI run the middleware first that was "
+    "added last: call add_middleware (or protect) for semel above add_middleware for authentication. In a list "
+    "(middleware=[…]) authentication comes before semel."
 )
 WSGI_ORDER = (
-    "What sets it has to run before semel: wrap the application in semel first, then in the authentication, as in "
-    "Authentication(IdempotencyMiddleware(app, …))."
+    "The middleware that sets it has to run before semel: wrap the application in semel first, then in the "
+    "authentication, as in Authentication(IdempotencyMiddleware(app, …))."
 )
 FLASK_ORDER = (
     "Flask opens its session, and runs before_request, after semel has looked at the key: open it in identify, as in "
@@ -26,13 +26,13 @@ DJANGO_ORDER = (
 )
 ANONYMOUS = "If anonymous callers are allowed, return None for them."
 ANONYMOUS_USERS = ("AnonymousUser", "UnauthenticatedUser")
-"""What Django and Starlette have for a caller who has not logged in."""
+"""The classes of Django and Starlette for a caller that has not logged in."""
 
 
 def explain(error: Exception, request: object, order: str) -> None:
     """Raise `Misuse`, from `error`, if `identify` failed because `request` does not show a caller.
 
-    Returns for every other error: those are `identify`'s own, and go on as they are.
+    Returns for every other error: those are `identify`'s own.
     """
     missing = _missing(error, request)
     if missing is not None:

@@ -1,13 +1,13 @@
-"""Moving windows of the `limits` library whose hits can be given back, which the library itself does not offer.
+"""Moving windows of the `limits` library whose hits can be given back. The library itself does not offer that.
 
 Internals of limits 4.2 to 5 that are used, all of them here:
 
 - `MemoryStorage.events[name]`: a list of entries, the newest first; `MemoryStorage.locks[name]`, where it has locks.
 - `RedisStorage.prefixed_key(name)` names a Redis list of timestamps. `lua_acquire_moving_window` adds one, unless that
-  is one too many; called directly, because the time names the hit. `get_connection()` is the client. The async storage
-  has all three at its `bridge`.
+  is one too many. It is called directly, because the time names the hit. `get_connection()` is the client. The async
+  storage has all three at its `bridge`.
 
-Other storages are refused at start-up: their quota would be used up by repeats.
+Other storages are refused at start-up: repeats would use up their quota.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from limits import RateLimitItem
 
 CALLS_MAX = 50
-"""Calls of one process on Redis at once; the others wait. The client's pool would refuse what is above its bound."""
+"""How many calls of one process on Redis may run at once; more wait. The client's pool would refuse them instead."""
 Hit = Any
-"""What names one hit, so that this very one can be given back."""
+"""The name of one hit, so that exactly this one can be given back."""
 TAKE_BACK = "return redis.call('lrem', KEYS[1], 1, tonumber(ARGV[1]))"
-"""The server writes the number as it did when it was counted."""
+"""The server formats the number as it did when it counted the hit."""
 
 
 class MemoryWindow:
@@ -37,11 +37,11 @@ class MemoryWindow:
 
     def __init__(self, limiter: Any) -> None:
         self._limiter = limiter
-        # The library drops the lock of a name whose entries have all expired while others may wait for it.
+        # The library drops the lock of a name whose entries have all expired, although threads may wait for it.
         self._lock = PerProcess(threading.Lock)
 
     def hit(self, item: RateLimitItem, tenant: str) -> Hit | None:
-        """Count one in one atomic step; None when that would be one too many."""
+        """Count one hit in one atomic step; None when that would be one too many."""
         with self._lock.get():
             if not self._limiter.hit(item, tenant):
                 return None
@@ -116,7 +116,7 @@ class AsyncRedisWindow:
 
 
 def _terms(item: RateLimitItem, at: float) -> list[float]:
-    """What the library's script takes: the time of the hit, how many may be in a window of so many seconds, and one."""
+    """The arguments of the library's script: the time of the hit, the limit, the window in seconds, and one hit."""
     return [at, item.amount, item.get_expiry(), 1]
 
 
@@ -130,7 +130,7 @@ def window_on(limits: Any, storage: Any) -> MemoryWindow | RedisWindow:
 
 
 def async_window_on(limits: Any, storage: Any) -> AsyncRedisWindow:
-    """The window of an async storage. What counts in memory needs none: a sync one never waits."""
+    """The window of an async storage. A count in memory needs none: the sync one never waits."""
     if isinstance(storage, limits.aio.storage.RedisStorage):
         return AsyncRedisWindow(limits.aio.strategies.MovingWindowRateLimiter(storage))
     raise _refusal(storage)

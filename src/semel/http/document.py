@@ -1,7 +1,6 @@
 """`GET /.well-known/idempotency`: the live policy as a document, JSON for programs and HTML for people.
 
-Problem types resolve to sections of that page, so the documentation that callers are pointed to is always there and
-always true.
+Problem types are links to sections of that page, so their documentation is always there and always current.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from semel.http.marks import Marked
 from semel.http.monitors import Monitored
 
 ListMarks = Callable[[], Iterable[Marked]]
-"""Lists the marked endpoints by asking the framework's router: done when somebody reads the document."""
+"""Lists the marked endpoints by asking the framework's router. Called when the document is requested."""
 
 
 def published(
     gate: Gate, path: str, headers: Sequence[tuple[bytes, bytes]], *, root: str = "", marks: ListMarks = tuple
 ) -> Response | Monitored | None:
-    """For GET: the document, or the accepted operation that is asked for; None when it is the application's.
+    """For GET: the document, or the accepted operation that the path names; None when the path is the application's.
 
-    `path` is the one below `root`, where the caller finds the application.
+    `path` is the part below `root`, the path at which the caller finds the application.
     """
     if not path.startswith(gate.published_at):
         return None
@@ -43,10 +42,10 @@ def published(
 
 
 def document(gate: Gate, root: str = "", marks: Iterable[Marked] = ()) -> dict[str, Any]:
-    """What a caller may know about how its keys are treated. Paths are whole, as the caller sees them."""
+    """What a caller may know about the treatment of its keys. Paths are whole, as the caller sees them."""
     policy, root = gate.policy, root.rstrip("/")
     marked = [(f"{','.join(each.methods)} {root}{each.path}", each.policy) for each in marks]
-    rules = [(_below(root, rule.match.strip()), rule.policy) for rule in gate.rules]
+    rules = [(_prefix_path(root, rule.match.strip()), rule.policy) for rule in gate.rules]
     return {
         "headers": list(policy.headers),
         "key": {"format": _format(policy), "max_length": NAME_MAX},
@@ -80,7 +79,7 @@ def _response(content_type: bytes, body: bytes) -> Response:
     return Response(200, headers, body)
 
 
-def _below(root: str, match: str) -> str:
+def _prefix_path(root: str, match: str) -> str:
     methods, slash, path = match.partition("/")
     return f"{methods}{root}{slash}{path}"
 
@@ -90,7 +89,7 @@ def _format(policy: Policy) -> str:
 
 
 def _fingerprint(policy: Policy) -> str:
-    """Of which kind it is; what exactly counts is the service's own business."""
+    """The kind of fingerprint. A service does not publish which parts of a request count."""
     if isinstance(policy.fingerprint, Fingerprint):
         return policy.fingerprint.body or "without the body"
     return policy.fingerprint if isinstance(policy.fingerprint, str) else "chosen by the service"
@@ -108,7 +107,7 @@ SHOWN: dict[str, tuple[str, Callable[[Policy], Any]]] = {
     "result_max": ("result_max", lambda policy: policy.result_max),
     "quota": ("quota", lambda policy: policy.quota),
 }
-"""What is shown of every policy, by the field that it comes from."""
+"""What the document shows of every policy, by the field that it comes from."""
 ALSO_DIFFERS: dict[str, tuple[str, Callable[[Policy], Any]]] = {
     "key_format": ("key_format", _format),
     "headers": ("headers", lambda policy: list(policy.headers)),
@@ -167,11 +166,11 @@ def _page(data: dict[str, Any]) -> str:
 def _row(operation: dict[str, Any]) -> str:
     key = "exempt" if operation.get("exempt") else "required" if operation.get("required") else "optional"
     others = {name: value for name, value in operation.items() if name not in ("match", "exempt", "required")}
-    differs = ", ".join(f"{name.replace('_', ' ')} {_shown(value)}" for name, value in others.items())
+    differs = ", ".join(f"{name.replace('_', ' ')} {_format_value(value)}" for name, value in others.items())
     return f"\n<tr><td><code>{escape(operation['match'])}</code><td>{key}<td>{escape(differs)}"
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, list):
         return " ".join(map(str, value))
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,7 +1,7 @@
-"""What every HTTP front asks before the work: is this ours, which key, whose, what request.
+"""The gate: what every HTTP front decides before the work. Is the request protected, which key, whose, which request?
 
-A gate holds settings only. It never touches a store or a connection, so ASGI, WSGI and Django share it unchanged. What
-is answered is in `semel.http.answers`, what becomes of accepted operations in `semel.http.monitors`.
+A gate holds settings only. It never touches a store or a connection, so ASGI, WSGI and Django share it unchanged. The
+answers are in `semel.http.answers`, accepted operations in `semel.http.monitors`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Admitted(Struct, frozen=True, gc=False):
 
 
 class Refused(Struct, frozen=True):
-    """A request that is answered with a problem at once."""
+    """A request that gets a problem as its answer at once."""
 
     kind: str
     detail: str
@@ -107,17 +107,17 @@ class Gate:
         if policy.fingerprint == "json" or (
             isinstance(policy.fingerprint, Fingerprint) and policy.fingerprint.body == "json"
         ):
-            canonical_json(b"{}", JSON)  # says at start-up that the extra is missing
-        self._checked[id(policy)] = policy  # which keeps it, so that nobody else gets its id
+            canonical_json(b"{}", JSON)  # fails at start-up if the extra is missing
+        self._checked[id(policy)] = policy  # a reference, so that no other object gets its id
 
     def admit(
         self, method: str, path: str, headers: Sequence[tuple[bytes, bytes]], mark: Mark = UNMARKED
     ) -> Admitted | Refused | None:
-        """None when the request is none of our business, a problem when it is refused, else the key it carries.
+        """None when the request is not protected, a problem when it is refused, else the key it carries.
 
-        `path` is the decoded one below the application's root, as its own routes see it.
+        `path` is the decoded path below the application's root, as its own routes see it.
         """
-        method = method.upper()  # some frameworks do that, too: `post` must not pass where they run POST
+        method = method.upper()  # as some frameworks do: a `post` that they run as POST must not pass unprotected
         if isinstance(mark, Unmarked):
             policy = policy_for(method, _as_routed(path), self.rules, self.policy) if self.rules else self.policy
         else:
@@ -137,27 +137,27 @@ class Gate:
         return Admitted(policy, name)
 
     def answers(self, root: str = "") -> Answers:
-        """The answers for a caller who finds the application below `root`."""
+        """The answers for a caller that finds the application below `root`."""
         return Answers(self.publish, root) if root else self.rootless
 
     def refuse(self, refused: Refused, answers: Answers, method: str, path: str, headers: Headers) -> Response:
-        """The answer to a request that is refused before its key is looked at, which is reported here."""
-        key = Key("", _bounded(f"{method.upper()} {path}", SCOPE_MAX), NO_KEY.name)
+        """The answer to a request that is refused before its key is claimed. Reports the refusal as an event."""
+        key = Key("", _bound_text(f"{method.upper()} {path}", SCOPE_MAX), NO_KEY.name)
         given = dict(headers)
         label = _label(given.get(TRACEPARENT), given.get(REQUEST_ID, b""))
         tell(self._on_event, Event(EventKind.REFUSED, key, detail=refused.kind, asker=f".{label}"))
         return answers.problem(refused.kind, refused.detail)
 
     def monitor(self, monitored: Monitored, tenant: str | None, root: str = "") -> Plan[Response | None]:
-        """How an accepted operation ended, for its own tenant; for others there is nothing."""
+        """How an accepted operation ended, for its own tenant; None for other tenants."""
         if self.tenant_of(tenant) != monitored.key.tenant:
             return None
         return (yield from self.monitors.answer(monitored, self.answers(root), self.policy))
 
     def claim(self, admitted: Admitted, tenant: str | None, request: RequestParts) -> Claim:
-        """What is asked of the store for a request: for this key, for this very request, by a new owner.
+        """The claim of a request: for its key, with its fingerprint, by a new owner.
 
-        Nearly all requests are alike; what those need of the functions below is written out here.
+        The common cases of `key` and of the owner are written out here, because nearly all requests take them.
         """
         policy, headers = admitted.policy, dict(request.headers)
         scope = f"{request.method} {_host_in(policy, request)}{request.path}"
@@ -175,7 +175,7 @@ class Gate:
         raw_alone = policy.fingerprint == "raw"
         fingerprint = raw(request, self.secret) if raw_alone else self.fingerprint(policy, request)
         if TRACEPARENT in headers or REQUEST_ID in headers:
-            owner = _labelled(headers.get(TRACEPARENT), headers.get(REQUEST_ID, b""))
+            owner = _label_owner(headers.get(TRACEPARENT), headers.get(REQUEST_ID, b""))
         else:
             owner = b2a_base64(urandom(16), newline=False).translate(URL_SAFE, b"=").decode()
         return claim_for(key, fingerprint, owner, policy)
@@ -191,7 +191,7 @@ class Gate:
             chosen = policy.scope(request)
             text = chosen.decode("latin-1") if isinstance(chosen, bytes) else plain_text("the scope", chosen)
             scope = f"={host}/{text}" if host else f"={text}"
-        return Key(self.tenant_of(tenant), _bounded(scope, SCOPE_MAX), admitted.name)
+        return Key(self.tenant_of(tenant), _bound_text(scope, SCOPE_MAX), admitted.name)
 
     def fingerprint(self, policy: Policy, request: RequestParts) -> str:
         spec = policy.fingerprint
@@ -203,51 +203,51 @@ class Gate:
             return fingerprint(request, spec, canonicalise=canonical_json, secret=self.secret)
         chosen = spec(request)
         encoded = chosen if isinstance(chosen, bytes) else plain_text("the fingerprint", chosen).encode()
-        # With one key for all endpoints, reuse elsewhere is another request whatever was chosen.
+        # With one key for all endpoints, its use at another endpoint is another request, whatever the fingerprint.
         where = [request.method.encode(), request.path.encode()] if policy.scope == "tenant" else []
         return digest([b"chosen", *where, encoded], secret=self.secret)
 
-    # Who calls
+    # The caller
 
     def tenant_of(self, tenant: str | None) -> str:
         if tenant is not None and not isinstance(tenant, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"identify= must return text or None, not {type(tenant).__name__}")
-        return _bounded(plain_text("tenant", tenant or ""), TENANT_MAX)
+        return _bound_text(plain_text("tenant", tenant or ""), TENANT_MAX)
 
     def caller(self, user: str | None, authorization: bytes | None) -> str | None:
-        """Who calls, where no `identify` says it: the authenticated user, else whoever holds these credentials."""
+        """The caller's name without an `identify`: the authenticated user, else a digest of the credentials."""
         if user is not None:
             return f"user.{plain_text('the user', user)}"
         return None if authorization is None else self.bearer(authorization)
 
     def bearer(self, authorization: bytes) -> str:
-        """Whoever holds these credentials. With a secret they cannot be guessed from it either."""
+        """A digest that names the holder of these credentials. With a secret, they cannot be guessed from it."""
         return f"auth.{digest([b'authorization', authorization], secret=self.secret)}"
 
     def unidentified(self, missing: str, way_out: str) -> str:
-        """The warning at start-up that nobody says who calls."""
+        """The warning at start-up that there is no `identify`."""
         warning = (
             f"{missing}: callers are told apart by the authenticated user, else by their Authorization header, so a "
             "refreshed token looks like another caller, and callers without one share their keys."
         )
         if self.secret is None:
             warning += (
-                " Without a secret that header is stored as its plain SHA-256: who reads the store can confirm a "
+                " Without a secret that header is stored as its plain SHA-256: a reader of the store can confirm a "
                 "guessed credential. Give a secret, 32 random bytes."
             )
         return f"{warning} {way_out}"
 
 
 def _host_in(policy: Policy, request: RequestParts) -> str:
-    """What a scope says about the host: nothing, unless hosts are kept apart."""
+    """The host as a part of the scope: empty, unless the policy keeps hosts apart."""
     return f"//{host_of(request.headers)}" if policy.per_host else ""
 
 
-def _labelled(trace: bytes | None, request_id: bytes) -> str:
+def _label_owner(trace: bytes | None, request_id: bytes) -> str:
     """An owner, followed by the request's correlation id, so that the record names it."""
     label = _label(trace, request_id)
     if trace is not None and TRACE_LABEL.fullmatch(label) is not None:
-        # The shorter spelling of as many bits leaves room for trace and span.
+        # A shorter spelling of the same number of bits leaves room for trace and span.
         return f"{base64.b85encode(token_bytes(16)).decode()}.{label}"
     return f"{token_urlsafe(16)}.{label}"
 
@@ -257,17 +257,17 @@ def _label(trace: bytes | None, request_id: bytes) -> str:
 
 
 def _as_routed(path: str) -> str:
-    """The path as the most lenient routers see it: no spelling may run an endpoint under another one's rule.
+    """The path as the most lenient routers see it: no spelling may run an endpoint under the rule of another one.
 
     Werkzeug drops all leading slashes but one; Starlette's patterns match before a newline at the end.
     """
     return f"/{path.lstrip('/').removesuffix(chr(10))}"
 
 
-def _bounded(text: str, size_max: int) -> str:
-    """Any text as part of a key: what is too long, cannot be kept, or looks like a digest, becomes its digest."""
+def _bound_text(text: str, size_max: int) -> str:
+    """A text as part of a key. One that is too long, cannot be kept, or looks like a digest becomes its digest."""
     if len(text) <= size_max and text.isascii() and text.isprintable() and not text.startswith(DIGESTED):
-        return text  # nearly all
+        return text  # nearly all texts
     encoded = text.encode("utf-8", "surrogatepass")
     plain = len(encoded) <= size_max and text.isprintable() and not text.startswith(DIGESTED)
     return text if plain else f"{DIGESTED}{digest([encoded])}"

@@ -1,4 +1,4 @@
-"""The answer of a request until its transaction has ended: in memory, and past a size in a file that has no name."""
+"""Holds the answer of a request until its transaction has ended: in memory, and above a size in a temporary file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CHUNK_SIZE = 64 * 1024
 
 
 class AnswerTooLong(RuntimeError):
-    """The application answers with more than may be held."""
+    """The application's answer is larger than what may be held."""
 
 
 class HeldBody:
@@ -43,5 +43,5 @@ class HeldBody:
             yield chunk
 
     def close(self) -> None:
-        with suppress(OSError):  # a full disk refuses the rest once more, and no byte of it is wanted
+        with suppress(OSError):  # closing flushes, which fails again on a full disk
             self._file.close()

@@ -1,7 +1,7 @@
-"""Requests that a framework refused as invalid before it ran the endpoint, as the refusal's own traceback shows.
+"""Finds requests that a framework refused as invalid before it ran the endpoint, by the exception's traceback.
 
-A framework raises the same exceptions that an endpoint may raise. The traceback tells both apart: it holds every frame
-between the framework's handler and the place where the exception was raised.
+A framework raises the same exceptions that an endpoint may raise. The traceback tells the two apart: it holds every
+frame between the framework's handler and the place where the exception was raised.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from semel.runtime.operation import current_operation
 
 
 def frames_of(error: BaseException) -> list[FrameType]:
-    """The frames that an exception came through, the one that raised it last."""
+    """The frames that an exception came through; the one that raised it is the last."""
     return [frame for frame, _ in walk_tb(error.__traceback__)]
 
 

@@ -35,20 +35,20 @@ SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"})
 
 
 class Unmarked:
-    """Says that an endpoint has no mark; None as a mark means exempt."""
+    """Stands for an endpoint without a mark, because None as a mark means exempt."""
 
 
 UNMARKED: Final = Unmarked()
 Mark = Policy | None | Unmarked
 UNSAFE = ("DELETE", "PATCH", "POST", "PUT")
-"""What is asked for where a route takes every method."""
+"""The methods to look up where a route takes every method."""
 used = False
-"""Whether any endpoint may have a mark: without one, no router has to be asked."""
+"""Whether any endpoint may have a mark: without marks, no router has to be asked."""
 
 
 _found: ContextVar[bool] = ContextVar("semel_mark_found", default=False)
 see: Callable[[bool], object] = _found.set
-"""Fronts call this for each request, if marks are used: whether its mark was found, or it needs no protection."""
+"""Fronts call this for each request, if marks are used: True if its mark was found, or it needs no protection."""
 logger = logging.getLogger("semel")
 
 
@@ -69,7 +69,7 @@ def idempotent(policy: Policy = Policy(required=True)) -> Callable[[F], F]:
         raise StoreMisconfigured(
             "a mark cannot promise exactly-once, whose transaction is the store's: write a Rule for the route"
         )
-    return lambda endpoint: _watched(_mark(endpoint, policy))
+    return lambda endpoint: _watch(_mark(endpoint, policy))
 
 
 def idempotency_exempt(endpoint: F) -> F:
@@ -109,7 +109,7 @@ def methods_of(view_class: object) -> list[str]:
 
 
 def expect() -> None:
-    """Have marks looked for although no decorator was used: a framework has its own way to write them."""
+    """Look for marks although no decorator was used: some frameworks have their own way to write them."""
     global used
     used = True
 
@@ -120,13 +120,13 @@ def _mark(endpoint: F, policy: Policy | None) -> F:
     return endpoint
 
 
-def _watched(endpoint: F) -> F:
-    """The marked endpoint, which warns when it runs unprotected. A class gets back itself, watched where it begins."""
+def _watch(endpoint: F) -> F:
+    """The marked endpoint, which warns when it runs unprotected. A class is changed in place."""
     given: object = endpoint
     if isinstance(given, type):
         _watch_class(given)
     elif isinstance(given, FunctionType) and not _yields(given):
-        watching = _watching(given, given.__qualname__, lambda args: mark_of(watching))
+        watching = _watch_function(given, given.__qualname__, lambda args: mark_of(watching))
         return cast(F, watching)
     return endpoint
 
@@ -135,15 +135,19 @@ def _watch_class(view_class: type) -> None:
     for name in DISPATCHING:
         method = getattr(view_class, name, None)
         if isinstance(method, FunctionType):
-            setattr(view_class, name, _watching(method, view_class.__qualname__, lambda args: mark_of(type(args[0]))))
+            setattr(
+                view_class, name, _watch_function(method, view_class.__qualname__, lambda args: mark_of(type(args[0])))
+            )
 
 
 def _yields(function: FunctionType) -> bool:
     return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
-def _watching(function: FunctionType, name: str, mark_for: Callable[[tuple[Any, ...]], Mark]) -> Callable[..., Any]:
-    """`function` as it is called and inspected, with the warning. A front that has claimed the key knows its policy."""
+def _watch_function(
+    function: FunctionType, name: str, mark_for: Callable[[tuple[Any, ...]], Mark]
+) -> Callable[..., Any]:
+    """`function` with the same signature, and with the warning. A front that has claimed the key knows its policy."""
     warned = False
 
     def look(*args: Any) -> None:
@@ -161,6 +165,6 @@ def _watching(function: FunctionType, name: str, mark_for: Callable[[tuple[Any, 
         return function(*args, **kwargs)
 
     watching: Callable[..., Any] = in_task if inspect.iscoroutinefunction(function) else at_once
-    # With the globals of the endpoint's module: frameworks look there for the names in its annotations.
+    # Give it the globals of the endpoint's module: frameworks look there for the names in its annotations.
     made = FunctionType(watching.__code__, function.__globals__, closure=watching.__closure__)
     return functools.wraps(function)(made)

@@ -1,7 +1,7 @@
-"""Accepted operations: the 202, and the place where its caller asks how it ended.
+"""Accepted operations: the 202, and its monitor, which is the path where the caller asks how the operation ended.
 
-That place is a path which only we can make: it names the operation, and a signature proves that we named it. It answers
-the tenant whose key it is, and nobody else.
+The path names the operation and carries a signature, so that only semel can make one. It answers only the tenant whose
+key it is.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ NOT_KNOWN = (
 
 @dataclass(frozen=True, slots=True)
 class Monitored:
-    """An accepted operation: the request that had the key, whoever has it later."""
+    """An accepted operation: the request that had the key, even if another request has the key later."""
 
     key: Key
     fingerprint: str
     asked_at: str = ""
-    """The path of the request, where only what serves that path can tell who calls."""
+    """The path of the request, where only the view at that path can authenticate the caller."""
 
 
 class Monitors:
@@ -47,7 +47,7 @@ class Monitors:
         self._secret = secret
 
     def accepted(self, monitored: Monitored, answers: Answers, *, preferred: bool = False) -> Response:
-        """202: it goes on, and this is where to ask how it ended."""
+        """202: the operation goes on, and this is where to ask how it ended."""
         applied = ((b"preference-applied", b"respond-async"),) if preferred else ()
         return Response(
             202,
@@ -62,7 +62,7 @@ class Monitors:
         )
 
     def answer(self, monitored: Monitored, answers: Answers, policy: Policy) -> Plan[Response]:
-        """How an accepted operation ended, or that it goes on. What has its key now may be another one's."""
+        """How an accepted operation ended, or that it goes on. Another request may have its key by now."""
         unseen = monitored.fingerprint if self._in_transactions else ""
         try:
             found = yield from look(monitored.key, secrets.token_urlsafe(16), policy, unseen=unseen)
@@ -70,7 +70,7 @@ class Monitors:
             return answers.problem("record-unreadable")
         except StoreError as error:
             if self._in_transactions and isinstance(error, StoreUnavailable):
-                return self.accepted(monitored, answers)  # its own transaction may be what is in the way
+                return self.accepted(monitored, answers)  # its own open transaction may be the reason
             return answers.problem("store-unavailable", "How the operation ended cannot be read now.")
         if found is None or found.record.fingerprint != monitored.fingerprint:
             return answers.problem("key-expired", NOT_KNOWN)
@@ -90,7 +90,7 @@ class Monitors:
         return f"{self.path}{token}.{_b64(self._sign(token))}"
 
     def find(self, path: str) -> Monitored | None:
-        """The operation that a monitor's path stands for, or None if it is not one of ours."""
+        """The operation of a monitor's path, or None if semel did not make that path."""
         if self._secret is None or not path.startswith(self.path) or not path.isascii():
             return None
         token, _, signature = path.removeprefix(self.path).partition(".")

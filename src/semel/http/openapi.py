@@ -15,7 +15,7 @@ from semel.core.policy import Policy
 from semel.core.records import NAME_MAX
 
 PARAMETER_EXAMPLES = ("x", "0", "00000000-0000-0000-0000-000000000000")
-"""What may stand for a path parameter when a router is asked which endpoint a path of the schema has."""
+"""Sample values for a path parameter, to ask a router which endpoint a path of the schema has."""
 METHODS = ("put", "post", "delete", "patch")
 SCHEMA = "IdempotencyProblem"
 MEDIA = "application/problem+json"

@@ -1,6 +1,6 @@
 """How many new keys a tenant may have, by the `limits` library. Known keys are always answered.
 
-Plans ask with effects (`Charge`, `GiveBack`); `counting` performs those beside a store's.
+Plans ask with the effects `Charge` and `GiveBack`, which `counting` performs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Charged:
     tenant: str
     hit: Hit
     until_s: float
-    """When it counts no more, by this process's own clock."""
+    """When it stops counting, by this process's own clock."""
     later: Callable[[Charged], None]
 
     @property
@@ -46,19 +46,19 @@ class Charged:
         return time.monotonic() < self.until_s
 
     def give_back_later(self) -> None:
-        """Without waiting: for a caller that was cancelled."""
+        """Give it back without waiting: for a caller that was cancelled."""
         self.later(self)
 
 
 class Charge(Effect["Charged | int"], frozen=True):
-    """Count a new key of the tenant in one atomic step; when that is one too many, seconds until it may have one."""
+    """Count a new key of the tenant in one atomic step. If it has too many: the seconds until it may have one."""
 
     policy: Policy
     tenant: str
 
 
 class GiveBack(Effect[None], frozen=True):
-    """Count a key no more: it was known, or nothing was run."""
+    """Stop counting a key: it was known, or nothing was run."""
 
     charged: Charged
 
@@ -84,8 +84,8 @@ def _storage(url: str, **options: str) -> Any:
 
 
 @contextlib.contextmanager
-def _failing() -> Iterator[None]:
-    """Whatever a counter's storage raised is a store that fails: plans know what to do then."""
+def _map_errors() -> Iterator[None]:
+    """Turn every error of a counter's storage into a store's failure, which plans handle."""
     try:
         yield
     except Exception as error:
@@ -93,7 +93,7 @@ def _failing() -> Iterator[None]:
 
 
 class Quotas:
-    """For threads. The storage is opened by the first question, because a mark may bring the first quota."""
+    """For threads. The storage is opened at first use, because a mark may bring the first quota."""
 
     def __init__(self, storage: str = DEFAULT_STORAGE) -> None:
         self._url = storage
@@ -105,13 +105,13 @@ class Quotas:
 
     def charge(self, policy: Policy, tenant: str) -> Charged | int:
         window, item = self.limiter, _item(policy)
-        with _failing():
+        with _map_errors():
             hit = window.hit(item, tenant)
             return _charged(item, tenant, hit, self._later) if hit else _seconds_until(window.stats(item, tenant))
 
     def give_back(self, charged: Charged) -> None:
         if charged.counts:
-            with _failing():
+            with _map_errors():
                 self.limiter.take_back(charged.item, charged.tenant, charged.hit)
 
     def _later(self, charged: Charged) -> None:
@@ -119,7 +119,7 @@ class Quotas:
 
 
 class AsyncQuotas:
-    """For tasks. Connections belong to one event loop; what counts in memory is shared by all of them."""
+    """For tasks. Connections belong to one event loop; a count in memory is shared by all of them."""
 
     def __init__(self, storage: str = DEFAULT_STORAGE) -> None:
         self._url = storage
@@ -132,13 +132,13 @@ class AsyncQuotas:
         return self._open() if self._in_memory is None else self._in_memory.limiter
 
     def _open(self) -> AsyncRedisWindow:
-        options = {"implementation": "redispy"} if self._url.startswith("redis") else {}  # what `semel[redis]` brings
+        options = {"implementation": "redispy"} if self._url.startswith("redis") else {}  # of `semel[redis]`
         return async_window_on(_limits(), _storage(f"async+{self._url}", **options))
 
     async def charge(self, policy: Policy, tenant: str) -> Charged | int:
         if self._in_memory is not None:
             return self._in_memory.charge(policy, tenant)
-        # In a task of its own: who cancels the caller must not leave a key counted that nobody has.
+        # In a task of its own: a cancelled caller must not leave a key counted that was never claimed.
         task = self._tasks.spawn(self._charge(_item(policy), tenant))
         try:
             return await asyncio.shield(task)
@@ -148,7 +148,7 @@ class AsyncQuotas:
 
     async def _charge(self, item: RateLimitItem, tenant: str) -> Charged | int:
         window = self._windows.get()
-        with _failing():
+        with _map_errors():
             hit = await window.hit(item, tenant)
             return _charged(item, tenant, hit, self._later) if hit else _seconds_until(await window.stats(item, tenant))
 
@@ -156,7 +156,7 @@ class AsyncQuotas:
         if self._in_memory is not None:
             self._in_memory.give_back(charged)
         elif charged.counts:
-            with _failing():
+            with _map_errors():
                 await self._windows.get().take_back(charged.item, charged.tenant, charged.hit)
 
     def _later(self, charged: Charged) -> None:
@@ -171,7 +171,7 @@ def _give_back_late(task: asyncio.Task[Charged | int]) -> None:
 
 
 def counting(quotas: Quotas | AsyncQuotas) -> Performers:
-    """Who performs the effects of quotas."""
+    """The performers of the effects of quotas."""
     return {
         Charge: lambda effect: quotas.charge(effect.policy, effect.tenant),
         GiveBack: lambda effect: quotas.give_back(effect.charged),

@@ -79,7 +79,7 @@ FAULTS = [
     Fault(
         "a lost connection is stored as a failure",
         ADMISSION,
-        "        if why := self._rolled_back(error):\n",
+        "        if why := self._why_rolled_back(error):\n",
         '        if why := "":\n',
     ),
     Fault(
