@@ -1,4 +1,4 @@
-"""The answer of an application, as its messages come."""
+"""Collects the answer of an application from its messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from semel.core.http import Response
 
 
 class CollectedAnswer:
-    """Status, headers and body so far. `wait_until_whole` is for a `receive` that withholds the caller's departure."""
+    """Status, headers and body so far. `wait_until_whole` is for a `receive` that hides the caller's departure."""
 
     __slots__ = ("_chunks", "_is_whole", "_whole", "headers", "size", "status")
 
@@ -37,13 +37,13 @@ class CollectedAnswer:
         return Response(self.status, self.headers, b"".join(self._chunks))
 
     def take_body(self) -> bytes:
-        """What was collected so far. The rest is not."""
+        """Hand out the body so far. The rest is not collected."""
         body = b"".join(self._chunks)
         self._chunks.clear()
         return body
 
     def end(self) -> None:
-        """Nothing that the application sends from here on changes the answer."""
+        """End the answer: nothing that the application sends from here on changes it."""
         self._is_whole = True
         if self._whole is not None:
             self._whole.set()

@@ -1,7 +1,7 @@
-"""The body that a middleware in front of ours has read already: kept while it is read, and given to ours again.
+"""Keeps the body that a middleware in front of ours reads, and gives it to our middleware again.
 
-Starlette gives a body again by itself. Litestar keeps it in the state of its scope, where only its own requests look,
-and `receive` would wait for ever.
+Starlette gives a body again by itself. Litestar keeps it in the state of its scope, where only its own requests look;
+`receive` would wait for ever.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import Enum
 from semel.asgi.types import Message, Receive, Scope
 
 KEPT = "semel.body"
-"""Where the scope has the `KeptBody` of its request."""
+"""The name under which the scope has the `KeptBody` of its request."""
 
 
 class BodyStage(Enum):
@@ -24,7 +24,7 @@ class BodyStage(Enum):
 
 
 class KeptBody:
-    """Stands outermost and keeps what is read through it, up to `size_max` bytes and the part that passes them."""
+    """The outermost `receive`. It keeps the messages read through it, until they have more than `size_max` bytes."""
 
     __slots__ = ("_body", "_receive", "_size_max", "_stage")
 
@@ -45,7 +45,7 @@ class KeptBody:
         return message
 
     def again(self, receive: Receive) -> Receive:
-        """For our middleware: what was read, and then what comes from `receive`. Nothing is kept from here on."""
+        """For our middleware: what was read before, then the messages of `receive`. Nothing is kept from here on."""
         stage, self._stage = self._stage, BodyStage.OURS
         if stage is BodyStage.UNREAD:
             return receive
@@ -63,6 +63,6 @@ class KeptBody:
 
 
 def unread(scope: Scope, receive: Receive) -> Receive:
-    """What gives the whole body of the request, whoever has read it before."""
+    """A `receive` that gives the whole body of the request, even if another middleware has read it before."""
     kept: KeptBody | None = scope.get(KEPT)
     return receive if kept is None else kept.again(receive)

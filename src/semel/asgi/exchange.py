@@ -1,4 +1,4 @@
-"""A keyed request until it is decided who answers it: read, claim, and replay, or else hand over to the work."""
+"""A keyed request up to the decision: it is read and claimed. Then it gets a replay or a problem, or the work runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def serve(
 ) -> None:
     """Answer one keyed request.
 
-    A store gives back the claim of a caller who leaves while it is being asked.
+    If the caller leaves during the claim, the claim is released.
     """
     gate, policy, headers = front.gate, admitted.policy, tuple(scope["headers"])
     if KEPT in scope:
@@ -45,7 +45,7 @@ async def serve(
         return
     tenant = await caller_of(scope, gate, front.identify)
     path, raw = scope["path"], scope.get("raw_path", b"").decode("latin-1")
-    if raw != path or "%" in raw or "?" in raw:  # hardly any
+    if raw != path or "%" in raw or "?" in raw:  # hardly any request
         raw = raw_path(path, raw)
     query = scope.get("query_string", b"").decode("latin-1")
     # Do not keep the parts in a variable: objects alive during the claim slow down garbage collection.
@@ -66,21 +66,21 @@ async def serve(
 async def read_body(size_max: int, headers: Headers, receive: Receive) -> bytes | Refused | None:
     """The whole body, a problem when it is too large, or None when the client left meanwhile."""
     length = dict(headers).get(b"content-length", b"")
-    # Python refuses thousands of digits.
+    # Cut the text first: Python refuses to read thousands of digits.
     if not length.isdigit() or int(length.lstrip(b"0")[:18] or 0) <= size_max:
         message = await receive()
-        if message["type"] == "http.request" and not message.get("more_body", False):  # nearly all
+        if message["type"] == "http.request" and not message.get("more_body", False):  # nearly all bodies
             whole: bytes | None = bytes(message.get("body", b""))
         else:
-            whole = await _in_parts(size_max, message, receive)
+            whole = await _read_parts(size_max, message, receive)
         if whole is None or len(whole) <= size_max:
             return whole
     return too_large_body(size_max)
 
 
-async def _in_parts(size_max: int, message: Message, receive: Receive) -> bytes | None:
-    """The body that begins with `message`, up to where it is too large; None when the client left."""
-    body = bytearray()  # a list of parts would cost thirty times their size when they drip
+async def _read_parts(size_max: int, message: Message, receive: Receive) -> bytes | None:
+    """The body that begins with `message`, read until it is too large; None when the client left."""
+    body = bytearray()  # a list of tiny parts would need thirty times their size
     while message["type"] != "http.disconnect":
         body += message.get("body", b"")
         if len(body) > size_max or not message.get("more_body", False):
@@ -90,9 +90,9 @@ async def _in_parts(size_max: int, message: Message, receive: Receive) -> bytes 
 
 
 async def caller_of(scope: Scope, gate: Gate, identify: Identify | None) -> str | None:
-    """Who calls: what `identify` says, which may be async; else whom the request itself shows."""
+    """The caller's name: from `identify`, which may be async, else from the request itself."""
     if identify is None:
-        return _shown_by(scope, gate)
+        return _find_caller(scope, gate)
     try:
         who = identify(scope)
         return await who if not isinstance(who, str) and inspect.isawaitable(who) else who
@@ -101,8 +101,8 @@ async def caller_of(scope: Scope, gate: Gate, identify: Identify | None) -> str 
         raise
 
 
-def _shown_by(scope: Scope, gate: Gate) -> str | None:
-    """Whom the request shows: the authenticated user, else whoever holds these credentials."""
+def _find_caller(scope: Scope, gate: Gate) -> str | None:
+    """The caller that the request shows: the authenticated user, else the holder of its credentials."""
     user = scope.get("user")
     known = user is not None and getattr(user, "is_authenticated", True)
     authorization = next((value for name, value in scope["headers"] if name == b"authorization"), None)
@@ -110,11 +110,11 @@ def _shown_by(scope: Scope, gate: Gate) -> str | None:
 
 
 def _name_of(user: object) -> str:
-    """What tells this user from every other one, in every request."""
+    """A name that tells this user from every other one, in every request."""
     if isinstance(user, str):
         return user
     for attribute in ("identity", "id", "username"):  # not display_name: two people may have the same
-        with contextlib.suppress(NotImplementedError):  # how Starlette's users say that they have none
+        with contextlib.suppress(NotImplementedError):  # Starlette's users raise it for a missing attribute
             if name := getattr(user, attribute, None):
                 return str(name)
     raise TypeError(
@@ -124,9 +124,9 @@ def _name_of(user: object) -> str:
 
 
 def raw_path(path: str, raw: str) -> str:
-    """The path as received: still percent-encoded, so that no two of them become one.
+    """The path as received, still percent-encoded, so that two different paths stay different.
 
-    Unless something in front of us rewrote the path: then what it was before says nothing about what will run.
+    If a middleware in front of ours rewrote the path, the new one counts: the old one does not name what will run.
     """
     raw = raw.partition("?")[0]
     return raw if unquote(raw) == path else quote(path)

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 UNSTORABLE = frozenset(
     f"http.response.{name}" for name in ("pathsend", "zerocopysend", "trailers", "push", "early_hint")
 )
-"""Extensions whose answers could not be stored: for a keyed request the server is said to lack them."""
+"""Extensions whose answers could not be stored: for a keyed request they are removed from the scope."""
 DEBUG = "http.response.debug"
-"""What an application tells the client of its tests beside its answer (Starlette: the template and its context)."""
+"""A message for an application's test client, beside the answer (Starlette: the template and its context)."""
 
 
 class Phase(Enum):
@@ -42,25 +42,25 @@ class Phase(Enum):
     ANSWERED = auto()
     """Its answer is whole, and waits to be settled."""
     SETTLING = auto()
-    """How it ended is decided, and the store is being asked. Nothing that the application does changes it."""
+    """How it ended is decided, and the store is being asked. The application cannot change it any more."""
     SETTLED = auto()
-    """The store has said what it holds."""
+    """The store has replied."""
 
 
 class Sent(Enum):
-    """What the caller is getting."""
+    """What was sent to the caller."""
 
     NOTHING = auto()
     ANSWER = auto()
     """The one answer of this request, or 202."""
     STREAM = auto()
-    """The application's own messages, as they come: its answer is too large to keep, and is settled."""
+    """The application's own messages, as they come: its answer is too large to keep, and a tombstone is stored."""
 
 
 class AsgiExecution:
-    """Runs the application, settles its lease, answers. The caller may leave at any moment; what has begun goes on.
+    """Runs the application, settles its lease, answers. The caller may leave at any moment; begun work goes on.
 
-    The application runs in a task of its own. Everything about the request that changes is here.
+    The application runs in a task of its own. All mutable state of the request is here.
     """
 
     __slots__ = (
@@ -99,15 +99,15 @@ class AsgiExecution:
         self._answer = CollectedAnswer()
         self._phase = Phase.RUNNING
         self._pending: Ended | None = None
-        """What an answer that is whole will be settled with."""
+        """How a whole answer will be settled."""
         self._stands = False
-        """Whether that answer holds whatever the application raises after it."""
+        """Whether that answer stands even if the application raises after it."""
         self._error: Exception | None = None
-        """What the application raised, while its handler answers for that."""
+        """The exception of the application, while the application's handler answers for it."""
         self._late: asyncio.Task[None] | None = None
-        """Settles and sends while the application goes on."""
+        """The task that settles and sends while the application goes on."""
         self._finished: asyncio.Future[None] | None = None
-        """Done when the answer was settled and sent; there from the moment when that begins."""
+        """Done when the answer was settled and sent. It is set when settling begins."""
 
     async def outlive_caller(self, begun: Run | Unprotected) -> None:
         """Run the work in a task that goes on when the caller leaves."""
@@ -119,19 +119,19 @@ class AsgiExecution:
         accept_s = self._keyed.accept_s
         try:
             if accept_s is None or not await self._accept_after(work, accept_s):
-                await self._over  # not the work itself: cancelling the caller would cancel what it waits for
+                await self._over  # not the work itself: cancelling the caller cancels what it awaits
                 adopt(context)
-                if work.done():  # unless the application's task factory puts more into tasks than the work
+                if work.done():  # unless the application's task factory wraps the work in further tasks
                     work.result()
         except asyncio.CancelledError:
             self._caller_left = True
             raise
         finally:
-            if not work.done():  # no caller waits for it any more, so its failure has to be reported
+            if not work.done():  # the caller waits no more, so a failure of the work has to be reported
                 work.add_done_callback(report)
 
     def _end_work(self, work: asyncio.Task[None]) -> None:
-        """The work has ended, and the caller has nothing to wait for unless its answer is still being stored."""
+        """The work has ended. The caller waits on only if the answer is still being stored."""
         self._front.host.tasks.forget(work)
         if self._finished is None or self._finished.done():
             self._end()
@@ -139,7 +139,7 @@ class AsgiExecution:
             self._finished.add_done_callback(self._end)
 
     def _end(self, _: object = None) -> None:
-        if not self._over.done():  # by the caller's cancellation, or before
+        if not self._over.done():  # by the caller's cancellation, or by an earlier call
             self._over.set_result(None)
 
     async def _accept_after(self, work: asyncio.Task[None], wait_s: int) -> bool:
@@ -172,39 +172,39 @@ class AsgiExecution:
             await front.app(self._scope, self._receive_again, self.send)
         except BaseException as error:
             if not self._stands:
-                await self._raised(error)
+                await self._finish_raised(error)
             elif self._phase is Phase.ANSWERED or isinstance(error, Exception):
                 await self._finish()
             if not isinstance(error, NotExecuted | OutcomeUnknown):
                 raise
         await self._finish()
-        if self._late is not None:  # it may have failed
+        if self._late is not None:  # let its failure be raised
             await asyncio.shield(self._late)
         if self._phase is Phase.RUNNING:
             await self._finish(keyed.answers.raised())
             which = f"{self._scope['method']} {self._scope['path']}"
             raise Unfinished(f"the application returned with its answer to {which} unfinished")
-        self._end()  # now, and not when the task has ended: its caller goes on one step earlier
+        self._end()  # now, not when the task has ended: the caller goes on one step of the event loop earlier
 
-    async def _raised(self, error: BaseException) -> None:
-        """The application raised, and has not given an answer that stands."""
+    async def _finish_raised(self, error: BaseException) -> None:
+        """The application raised, and has given no answer that stands."""
         keyed = self._keyed
         if (declared := keyed.answers.declared(error)) is not None:
             await self._finish(declared)
         elif isinstance(error, tuple(keyed.policy.release_exceptions)):
-            await self._undone()
+            await self._finish_undone()
         elif not isinstance(error, Exception):
             # Truly cancelled: the outcome is unknown, so renewal stops and the lease lapses.
             await self._leave(Ending.INTERRUPTED)
         elif self.operation.nothing_was_done:
-            await self._undone()
+            await self._finish_undone()
         elif self._phase is Phase.ANSWERED:
             await self._finish(keyed.raised(error, self._answer.response()))
         else:
             await self._answer_for(error)
 
-    async def _undone(self) -> None:
-        """The application raised, and nothing was done. Its framework answers, if it has not done so already."""
+    async def _finish_undone(self) -> None:
+        """The application raised, and nothing was done. Its framework answers, unless it has answered already."""
         if self._pending is None:
             await self._leave(Ending.NOTHING_DONE)
         else:
@@ -215,14 +215,14 @@ class AsgiExecution:
         handle = None if self._answer.status else await ask_handler(self._scope, error)
         if handle is not None:
             self._error = error
-            with contextlib.suppress(Exception):  # the framework raises `error`, however the answer to it ends
+            with contextlib.suppress(Exception):  # the framework raises `error` itself, also if answering for it fails
                 await handle(self._scope, self._receive_again, self.send)
         await self._finish(self._keyed.raised(error) if self._phase is Phase.RUNNING else None)
 
     # What the application asks for and sends
 
     async def _receive_again(self) -> Message:
-        """The body that was read. Later the application learns that the client left, once its answer is complete."""
+        """Give the application the body that was read, and, once its answer is complete, the client's departure."""
         if self._body is not None:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
@@ -231,7 +231,7 @@ class AsgiExecution:
             return await self._receive()
 
     async def _send_marked(self, message: Message) -> None:
-        """Fail open: the application's own answer, with the mark that nothing was stored."""
+        """Fail open: send the application's own answer, with the mark that nothing was stored."""
         if message["type"] == "http.response.start":
             message = {**message, "headers": [*without_directives(message.get("headers", ())), http.NOT_STORED]}
         with Outside():
@@ -240,7 +240,7 @@ class AsgiExecution:
             self._answer.end()
 
     async def send(self, message: Message) -> None:
-        """What the application sends. The first message that says so ends the answer; nothing changes it later."""
+        """Take what the application sends. Its last message ends the answer; nothing changes it later."""
         kind = message["type"]
         more = kind != "http.response.body" or message.get("more_body", False)
         try:
@@ -257,7 +257,7 @@ class AsgiExecution:
                 if self._answer.size > self._keyed.policy.result_max:
                     await self._overflow(more)
                 elif not more:
-                    self._collected()
+                    self._complete_answer()
         finally:
             if not more:
                 self._answer.end()
@@ -267,17 +267,17 @@ class AsgiExecution:
             with Outside():
                 await self._send(message)
 
-    def _collected(self) -> None:
-        """The answer is whole. It is settled when the application has returned, and its stack is not in the way."""
+    def _complete_answer(self) -> None:
+        """The answer is whole. It is settled after the application has returned, outside of its call stack."""
         keyed, response, error = self._keyed, self._answer.response(), self._error
         self._pending = keyed.answered(response, self.operation) if error is None else keyed.raised(error, response)
         self._phase = Phase.ANSWERED
-        # Frameworks answer 500 for an exception and then let it go on: it comes before the next step of the loop.
+        # Frameworks answer 500 for an exception and then raise it, before the next step of the event loop.
         self._stands = response.status < 500
         asyncio.get_running_loop().call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """The application has not returned in the step in which it answered: the caller does not wait for the rest."""
+        """The application goes on after its answer: settle that now, so that the caller does not wait for the rest."""
         if self._phase is Phase.ANSWERED:
             self._stands = True
             self._late = self._front.host.tasks.spawn(self._finish())
@@ -296,20 +296,20 @@ class AsgiExecution:
         settlement: Settlement = await asyncio.shield(self._front.host.tasks.spawn(self._settle(done)))
         final = answers.settled(settlement, done)
         body = answer.take_body()
-        if isinstance(settlement, Superseded):  # the store's answer goes out, this one nowhere
+        if isinstance(settlement, Superseded):  # the caller gets the store's answer; this one is dropped
             await self._respond(final)
         elif self._sent is Sent.NOTHING:
             self._sent = Sent.STREAM
-            answer.end()  # nothing depends on the rest: an endless stream may end when its caller leaves
+            answer.end()  # nothing depends on the rest, so an endless stream may end when its caller leaves
             await self._stream({"type": "http.response.start", "status": final.status, "headers": list(final.headers)})
             await self._stream({"type": "http.response.body", "body": body, "more_body": more})
 
     # How it ends
 
     async def _finish(self, done: Ended | None = None) -> None:
-        """Settle with `done`, or with the answer that is pending, then answer.
+        """Settle with `done`, or with the pending answer, then answer.
 
-        The first call decides, and every call waits for it. Cancelling a caller of this does not stop it.
+        The first call decides, and every further call waits for it. Cancelling a call does not stop the settling.
         """
         done = done or self._pending
         if done is None or self._phase in (Phase.SETTLING, Phase.SETTLED):
@@ -348,7 +348,7 @@ class AsgiExecution:
         return settlement
 
     async def _leave(self, ending: Ending) -> None:
-        """Settle without an answer: the framework gives one, if any is given. An answer that was given stands."""
+        """Settle without an answer of ours: the framework may give one. An answer that was given stands."""
         if self._phase in (Phase.RUNNING, Phase.ANSWERED):
             await self._settle(Ended(ending, None, NO_ANSWER))
         elif ending is not Ending.INTERRUPTED:

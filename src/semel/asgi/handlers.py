@@ -1,8 +1,8 @@
-"""The application's own answer for an exception, where its framework gives that in front of our middleware.
+"""The application's own answer for an exception, where its framework makes that outside of our middleware.
 
-Starlette and FastAPI call the handler for 500 or `Exception` outermost, around every middleware that was added. So our
-middleware asks that handler first. The framework calls it, too, when the exception arrives there, and gets what the
-handler has answered before: a handler that counts or reports does so once.
+Starlette and FastAPI call the handler for 500 or `Exception` outermost, around every added middleware. So our
+middleware asks that handler first. When the exception reaches the framework, it gets the same answer without a second
+call: a handler that counts or reports does so once.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 from semel.asgi.types import App, Scope
 
 ANSWERED = "_semel_answered"
-"""The attribute of an exception that holds what its handler answered, or the exception that the handler raised."""
+"""The attribute of an exception that holds its handler's response, or the exception that the handler raised."""
 
 
 async def ask_handler(scope: Scope, error: Exception) -> App | None:
-    """The response for `error` of the handler that the application has registered; None where there is none.
+    """The response of the application's registered handler for `error`; None without one.
 
-    A framework that debugs shows its own page instead, which must not be kept.
+    In debug mode the framework shows its own page instead, which must not be kept.
     """
     outermost = getattr(scope.get("app"), "middleware_stack", None)
     handler = getattr(outermost, "handler", None)
@@ -32,7 +32,7 @@ async def ask_handler(scope: Scope, error: Exception) -> App | None:
 
 
 class RememberingHandler:
-    """A handler that answers once for an exception, whoever asks."""
+    """A handler that runs once for an exception, although both the framework and our middleware ask it."""
 
     def __init__(self, handler: Any) -> None:
         self._handler = handler
@@ -47,7 +47,7 @@ class RememberingHandler:
         return answered
 
     async def ask(self, scope: Scope, error: Exception) -> App | None:
-        """For our middleware. A handler that fails has no answer; the framework gets to know of it."""
+        """For our middleware. A handler that fails has no answer; the framework gets its exception later."""
         from starlette.requests import Request
 
         answered: Any
@@ -60,7 +60,7 @@ class RememberingHandler:
         return None if isinstance(answered, Exception) else answered
 
     async def _call(self, request: Any, error: Exception) -> Any:
-        """As the framework would: what is not a coroutine runs in a thread."""
+        """Call it as the framework would: a plain function runs in a thread."""
         from starlette.concurrency import run_in_threadpool
 
         handler = self._handler

@@ -1,4 +1,4 @@
-"""The middleware: settings, checked at start-up, and the way of a request through them."""
+"""The middleware: its settings, checked at start-up, and how it routes a request."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ logger = logging.getLogger("semel")
 
 
 class MiddlewareSettings(TypedDict, total=False):
-    """What `IdempotencyMiddleware` takes besides the store, for helpers that pass it on. The defaults are there."""
+    """The options of `IdempotencyMiddleware` besides the store, for helpers that pass them on. It has the defaults."""
 
     policy: Policy
     rules: Iterable[Rule]
@@ -88,12 +88,12 @@ class IdempotencyMiddleware:
                 if not bound
                 else f"{type(store).__name__} is for threads; ASGI takes semel.transaction.AsyncTransactionStore"
             )
-        # Under exactly-once each request asks a store of its own, which is its transaction.
+        # Under exactly-once each request has a store of its own: its transaction.
         self.transactions: TransactionSource | None = opened if bound else None
         self.identify = identify
         quotas = AsyncQuotas(quota_storage)
         if self.gate.has_quota:
-            _ = quotas.limiter  # says at start-up what is missing
+            _ = quotas.limiter  # fails at start-up if something is missing
         self.host = AsyncHost(opened, on_event=on_event, others=counting(quotas), waiters_max=waiters_max)
         if identify is None:
             logger.warning(
@@ -111,7 +111,7 @@ class IdempotencyMiddleware:
         if method in SAFE:
             if marks.used:
                 see(True)
-            answer = await self._published(scope) if method == "GET" and self.gate.published_at in path else None
+            answer = await self._answer_published(scope) if method == "GET" and self.gate.published_at in path else None
             if answer is None:
                 await self.app(scope, receive, send)
             else:
@@ -119,7 +119,7 @@ class IdempotencyMiddleware:
             return
         headers, gate = scope["headers"], self.gate
         if not (gate.required or marks.used) and gate.header_set.isdisjoint(map(LOWER, map(NAME, headers))):
-            await self.app(scope, receive, _plain(send))  # what the gate would say, without asking it
+            await self.app(scope, receive, _drop_directives(send))  # a shortcut: the gate would let it pass, too
             return
         answers = gate.rootless
         if scope.get("root_path"):
@@ -131,20 +131,20 @@ class IdempotencyMiddleware:
             see(mark is not UNMARKED)
         admitted = gate.admit(method, path, headers, mark)
         if admitted is None:
-            await self.app(scope, receive, _plain(send))
+            await self.app(scope, receive, _drop_directives(send))
         elif isinstance(admitted, Refused):
             await send_response(send, gate.refuse(admitted, answers, method, scope["path"], headers))
         else:
             await serve(self, admitted, answers, scope, receive, send)
 
     def around(self, app: App) -> Self:
-        """The same around another application, on the same host."""
+        """A copy around another application, on the same host."""
         made = copy(self)
         made.app = app
         return made
 
     def under(self, gate: Gate, identify: Identify) -> Self:
-        """The same with other rules, on the same host. A request that has begun keeps the rules it began with."""
+        """A copy with other rules, on the same host. A request that has begun keeps the rules it began with."""
         made = copy(self)
         made.gate, made.identify = gate, identify
         return made
@@ -162,12 +162,12 @@ class IdempotencyMiddleware:
         return self.host.store
 
     async def close(self) -> None:
-        """Let begun work end, then close the store if it is ours."""
+        """Let begun work end, then close the store if the middleware opened it."""
         await self.host.tasks.drain()
         if self.owns_store:
             await self.host.store.close()
 
-    async def _published(self, scope: Scope) -> Response | None:
+    async def _answer_published(self, scope: Scope) -> Response | None:
         """The policy document, or how an accepted operation ended; None when the request is the application's."""
         root, path = place_of(scope)
         found = published(self.gate, path, scope["headers"], root=root, marks=lambda: self.marked(scope))
@@ -183,12 +183,12 @@ class IdempotencyMiddleware:
             await looking.end()
 
     async def look_at_store(self) -> None:
-        """Log what is wrong with the store when the server starts. One that takes long is not waited for."""
+        """Log what is wrong with the store when the server starts. The wait for a slow store is bounded."""
         looking = self.host.tasks.spawn(async_look_at(self.host.store))
         await asyncio.wait({looking}, timeout=START_S)
 
     def _lifespan(self, send: Send) -> Send:
-        """When the application has started, which may create tables, look at the store. When it has stopped, stop."""
+        """Look at the store once the application has started, which may create tables. Close when it has stopped."""
 
         async def wrapped(message: Message) -> None:
             if message["type"] == "lifespan.startup.complete":
@@ -200,8 +200,8 @@ class IdempotencyMiddleware:
         return wrapped
 
 
-def _plain(send: Send) -> Send:
-    """Without a key there is nothing to direct: directives are dropped here, too."""
+def _drop_directives(send: Send) -> Send:
+    """Drop the directives from the answer to a request without a key: they have no effect there, and are not sent."""
 
     def wrapped(message: Message) -> Awaitable[None]:
         if message["type"] == "http.response.start":

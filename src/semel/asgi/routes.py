@@ -13,11 +13,11 @@ FULL = 2
 """The value of Starlette's `Match.FULL`."""
 WRAPPERS_MAX = 50
 NO_ROUTE: Final = Unmarked()
-"""No route was found here, so the next ones are asked; `UNMARKED` is the answer of a route without a mark."""
+"""No route matches here, so the next ones are asked. `UNMARKED` stands for a route without a mark."""
 
 
 def mark_in(scope: Scope, app: Any) -> Mark:
-    """The mark of the endpoint behind `scope`: Litestar has resolved it already, Starlette and FastAPI are asked."""
+    """The mark of the endpoint for `scope`: Litestar has found it already; Starlette's or FastAPI's router is asked."""
     handler = scope.get("route_handler")
     if handler is not None:
         return litestar_mark(handler)
@@ -27,14 +27,14 @@ def mark_in(scope: Scope, app: Any) -> Mark:
 
 
 def marked_in(scope: Scope, app: Any) -> Iterator[Marked]:
-    """Every marked endpoint of an application of Starlette's or FastAPI's."""
-    return _marked(_routes_of(scope, app) or (), "")
+    """Every marked endpoint of a Starlette or FastAPI application."""
+    return _find_marked(_routes_of(scope, app) or (), "")
 
 
 def place_of(scope: Scope) -> tuple[str, str]:
-    """The root below which the caller finds the application, and the path below it.
+    """The root below which the caller finds the application, and the path below that root.
 
-    Most servers and Starlette's mounts leave the root in the path; some servers give it beside the path only.
+    Most servers and Starlette's mounts leave the root in the path; some servers give it only beside the path.
     """
     root: str = scope.get("root_path", "").rstrip("/")
     path: str = scope["path"]
@@ -42,13 +42,13 @@ def place_of(scope: Scope) -> tuple[str, str]:
 
 
 def _routes_of(scope: Scope, app: Any) -> Iterable[Any] | None:
-    """Those behind us; else of the application that says it is serving, which may be wrapped in something else."""
+    """The routes behind our middleware, else those of the application in the scope, which may be wrapped."""
     routes = _routes(app)
     return _routes(scope.get("app")) if routes is None else routes
 
 
 def _routes(app: Any) -> Iterable[Any] | None:
-    """The routes of an application, through the middlewares that may be wrapped around it."""
+    """The routes of an application, also through middlewares that wrap it."""
     for _ in range(WRAPPERS_MAX):
         if hasattr(app, "routes"):
             routes: Iterable[Any] = app.routes
@@ -63,7 +63,7 @@ def litestar_mark(handler: Any) -> Mark:
 
 
 def _starlette_mark(routes: Iterable[Any], scope: Scope) -> Mark:
-    """Match as the router does, through mounts and included routers: the router itself will do it again."""
+    """Match as the router does, through mounts and included routers. The router itself will match again."""
     for route in routes:
         if hasattr(route, "effective_candidates"):
             mark = _fastapi_mark(route, scope)
@@ -85,7 +85,7 @@ def _starlette_mark(routes: Iterable[Any], scope: Scope) -> Mark:
 
 
 def _fastapi_mark(included: Any, scope: Scope) -> Mark:
-    """FastAPI matches an included router as a whole; its routes are here with the router's prefix on their paths."""
+    """FastAPI matches an included router as a whole. Its routes have the router's prefix on their paths here."""
     path = scope["path"].removeprefix(scope.get("root_path", ""))
     for route in included.effective_candidates():
         if hasattr(route, "effective_candidates"):
@@ -100,13 +100,13 @@ def _fastapi_mark(included: Any, scope: Scope) -> Mark:
     return NO_ROUTE
 
 
-def _marked(routes: Iterable[Any], prefix: str) -> Iterator[Marked]:
-    """What a schema would not show is not shown here either."""
+def _find_marked(routes: Iterable[Any], prefix: str) -> Iterator[Marked]:
+    """Every marked route, without those that the OpenAPI schema leaves out."""
     for route in routes:
         if hasattr(route, "effective_candidates"):
-            yield from _marked(route.effective_candidates(), prefix)
+            yield from _find_marked(route.effective_candidates(), prefix)
         elif below := getattr(route, "routes", None):
-            yield from _marked(below, prefix + getattr(route, "path", ""))
+            yield from _find_marked(below, prefix + getattr(route, "path", ""))
         elif hasattr(route, "methods") and getattr(route, "include_in_schema", True):
             methods = route.methods or (methods_of(route.endpoint) if isinstance(route.endpoint, type) else UNSAFE)
             yield from marked(prefix + route.path_format, methods, partial(nearest_mark, route.endpoint))

@@ -1,9 +1,9 @@
 """The work of one keyed request under exactly-once: one task begins its transaction, commits, and then answers.
 
-The application runs in a second task, which the first one waits for: frameworks cancel what they run (a timeout, a
-caller who left), and that must not reach a commit. The first task alone ends the transaction, whatever happens to it.
-Nothing is settled before the answer is whole, and nothing is sent before the transaction has ended. A first task that
-is cancelled in the middle of its commit simply ends: whether the commit went through is for the repeat to find out.
+The application runs in a second task, and the first task waits for it. Frameworks cancel what they run (a timeout, a
+caller that left), and that must not reach a commit. Only the first task ends the transaction. Nothing is settled before
+the answer is whole, and nothing is sent before the transaction has ended. If the first task is cancelled during its
+commit, it just ends: the repeat finds out whether the transaction was committed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from semel.transaction.http import AsyncRequestTransaction
 
 RAISING_S = 0.1
-"""How long an answer of 500 and above waits for the exception that it may stand for."""
+"""How long an answer of 500 and above waits for an exception: the framework may have answered for one."""
 
 
 class Stage(Enum):
@@ -49,7 +49,7 @@ class Stage(Enum):
 
 
 class TransactionExecution:
-    """Runs one request. The caller may leave at any moment; what has begun goes on."""
+    """Runs one request. The caller may leave at any moment; begun work goes on."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class TransactionExecution:
         self._asking = False
         loop = asyncio.get_running_loop()
         self._began: asyncio.Future[None] = loop.create_future()
-        # The answer, as the application gives it. `_over` says that it was sent, or that nothing will be.
+        # The application's answer so far. `_over` says that it was sent, or that nothing will be sent.
         self._stage = Stage.COLLECTING
         self._whole: asyncio.Future[None] = loop.create_future()
         self._over = asyncio.Event()
@@ -158,11 +158,11 @@ class TransactionExecution:
     async def _settle_with(self, app: asyncio.Task[None]) -> None:
         """Wait until the application has answered or ended, then end the transaction and answer."""
         await asyncio.wait({app, self._whole}, return_when=asyncio.FIRST_COMPLETED)
-        if self._status >= 500:  # frameworks answer 500 for an exception and then let it go on
+        if self._status >= 500:  # frameworks answer 500 for an exception and then raise it
             await asyncio.wait({app}, timeout=RAISING_S)
         error = _error_of(app)
         if error is not None and (self._status >= 500 or self._stage is Stage.COLLECTING):
-            await self._raised(error, self._stage is Stage.WHOLE)
+            await self._finish_raised(error, self._stage is Stage.WHOLE)
         elif self._stage is Stage.WHOLE:
             await self._finish_whole()
         else:
@@ -171,7 +171,7 @@ class TransactionExecution:
             raise Unfinished(f"the application returned with its answer to {which} unfinished")
 
     async def _finish_whole(self) -> None:
-        """The answer is whole. What is wrong with it is raised by the application's `send`, after the settlement."""
+        """The answer is whole. If it is invalid, the application's `send` raises that, after the settlement."""
         try:
             try:
                 if self._status < 400:
@@ -179,13 +179,13 @@ class TransactionExecution:
                 done = self._judge()
             except Exception as error:
                 self._refusal = error
-                await self._raised(error, False)
+                await self._finish_raised(error, False)
             else:
                 await self._finish(done)
-        except Exception as error:  # the server's own `send` failed
+        except Exception as error:  # the server's `send` failed
             self._refusal = error
 
-    async def _raised(self, error: BaseException, answered: bool) -> None:
+    async def _finish_raised(self, error: BaseException, answered: bool) -> None:
         """The application raised, and may have `answered` for that."""
         undone = self._operation.nothing_was_done or isinstance(error, tuple(self._keyed.policy.release_exceptions))
         if self._keyed.answers.declared(error) is None and (undone or not isinstance(error, Exception)):
@@ -195,23 +195,25 @@ class TransactionExecution:
             else:
                 await self._settle(Ended(ending, None, NO_ANSWER))  # the framework answers, if there is a caller left
         else:
-            answered = answered or (isinstance(error, Exception) and not self._status and await self._asked(error))
+            answered = answered or (
+                isinstance(error, Exception) and not self._status and await self._ask_own_handler(error)
+            )
             response = self._response() if answered else None
             await self._finish(self._keyed.raised(error, response, too_large=self._too_large()))
 
-    async def _asked(self, error: Exception) -> bool:
+    async def _ask_own_handler(self, error: Exception) -> bool:
         """Take the answer of the application's own handler, if it has one, and say whether that is whole."""
         answer = await ask_handler(self._scope, error)
         if answer is not None:
             self._asking = True
-            with suppress(Exception):  # the framework raises `error`, however the answer to it ends
+            with suppress(Exception):  # the framework raises `error` itself, also if answering for it fails
                 await answer(self._scope, self._replay_body, self._take)
         return self._stage is Stage.WHOLE
 
     # What the application asks for and sends
 
     async def _replay_body(self) -> Message:
-        """The body that was read. That the client left is told when the answer is complete."""
+        """Give the application the body that was read, and, once its answer is complete, the client's departure."""
         if self._body is not None:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
@@ -240,7 +242,7 @@ class TransactionExecution:
                 await self._complete_answer()
 
     async def _complete_answer(self) -> None:
-        """Let the answer be settled, and return when it was sent. One of 500 and above waits for nothing."""
+        """Let the answer be settled, and return when it was sent; at once for an answer of 500 and above."""
         self._stage = Stage.WHOLE
         self._whole.set_result(None)
         if self._status < 500 and not self._asking:
@@ -267,7 +269,7 @@ class TransactionExecution:
         return settlement
 
     async def _finish(self, done: Ended) -> None:
-        """End the transaction, then answer. What was too large to keep is sent from where it is held."""
+        """End the transaction, then answer. A body that was too large to keep is sent from where it is held."""
         settlement = await self._settle(done)
         response = self._keyed.answers.settled(settlement, done)
         is_held = not isinstance(settlement, Superseded) and not response.body
@@ -291,16 +293,16 @@ class TransactionExecution:
 
 
 def _error_of(app: asyncio.Task[None]) -> BaseException | None:
-    """What the application raised, if it has ended and did."""
+    """The exception of the application, if it has ended with one."""
     if app.cancelled():
         return asyncio.CancelledError()
     return app.exception() if app.done() else None
 
 
 async def _stop(app: asyncio.Task[None]) -> None:
-    """The application must not use the connection any more when its transaction is rolled back.
+    """Cancel the application and wait for its end: it must not use the connection while its transaction is rolled back.
 
-    So a request that is cancelled again goes on waiting, and passes that on to its application.
+    So a request that is cancelled again goes on waiting, and cancels the application again.
     """
     cancelled: asyncio.CancelledError | None = None
     while not app.done():

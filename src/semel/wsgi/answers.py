@@ -21,7 +21,7 @@ Phrase = Callable[[int], str]
 
 
 class Whole(list[bytes]):
-    """A complete answer, of one part, so that the server can tell its length."""
+    """A complete answer in one part, so that the server knows its length."""
 
     def __init__(self, body: bytes, close: Callable[[], None] | None = None) -> None:
         super().__init__([body] if body else [])
@@ -47,7 +47,7 @@ class Streamed:
 
 
 def parts_in(operation: Operation, iterator: Iterator[bytes]) -> Iterator[bytes]:
-    """What is left of `iterator`, each part made while `operation` is current, whichever thread asks for it."""
+    """The rest of `iterator`. `operation` is current while each part is made, whichever thread asks for it."""
     while True:
         try:
             with Inside(operation):
@@ -64,17 +64,17 @@ def close_in(operation: Operation, iterable: object) -> None:
 
 
 def plain(status: int, text: bytes) -> Response:
-    """An answer to a request that is none: no problem of a key's."""
+    """A plain-text answer to a request that is malformed as such; its key is not the problem."""
     return Response(status, ((b"content-type", b"text/plain"), (b"content-length", b"%d" % len(text))), text)
 
 
 def usual_phrase(status: int) -> str:
-    """The registered one."""
+    """The registered reason phrase."""
     return PHRASES.get(status, "Unknown")
 
 
 def status_line(response: Response, usual: Phrase) -> str:
-    """The status with the answer's own phrase, or with the usual one. An answer keeps only the former."""
+    """The status line with the answer's own phrase, or with the usual one, which an answer does not keep."""
     phrase = usual(response.status) if response.reason is None else response.reason.decode("latin-1")
     return f"{response.status} {phrase}"
 
@@ -91,12 +91,12 @@ def wire_headers(headers: Headers) -> WireHeaders:
 
 
 def undirected(headers: WireHeaders) -> WireHeaders:
-    """Without the directives, which are for us alone."""
+    """The headers without the directives, which are for the middleware only."""
     return [header for header in headers if header[0].lower() != DIRECTIVE_NAME]
 
 
 def start_undirected(start_response: StartResponse) -> StartResponse:
-    """Without a key there is nothing to direct: directives are dropped here, too."""
+    """Drop the directives from the answer to a request without a key: they have no effect there, and are not sent."""
 
     def start(status: str, headers: WireHeaders, exc_info: ExcInfo = None, /) -> Callable[[bytes], object]:
         return start_response(status, undirected(headers), exc_info)

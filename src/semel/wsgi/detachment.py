@@ -1,11 +1,11 @@
 """Work that goes on after its caller was answered with 202: `Prefer: respond-async` for a first request.
 
-A WSGI server's thread has to return the answer, so the application runs in a thread of ours meanwhile. If it ends in
-time, its answer is that of the request, as if nothing had been asked for. Otherwise the caller gets 202 and the link to
-its result, the server ends the request, and the work goes on with a copy of the environ.
+The server's thread has to return an answer, so the application runs in another thread, which semel starts. If it ends
+in time, the caller gets its answer as usual. Otherwise the caller gets 202 and a link to the result, the server ends
+the request, and the work goes on with a copy of the environ.
 
-Requests that do not ask for that run in the server's thread. `detached_max=0` is for applications that must not run in
-another one.
+Requests without that header run in the server's thread. `detached_max=0` is for applications that must not run in
+another thread.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("semel")
 DETACHED_MAX = 8
-"""How many operations may run in threads of ours in one process; callers for whom there is no room wait."""
+"""How many operations may run in threads of semel's in one process; the callers of further ones wait."""
 WRITTEN_MAX = 1_048_576
-"""More than this of what an application writes with `write()` waits for its caller in a file."""
+"""Output of `write()` above this size is kept in a file until its caller takes it."""
 READ_SIZE = 65_536
 SOCKETS = ("gunicorn.socket", "werkzeug.socket", "uwsgi.fd")
-"""What belongs to the connection, which is not the work's any more."""
+"""The members of an environ that belong to the connection, which the work may not use any more."""
 
 
 def detach_environ(environ: WSGIEnvironment) -> WSGIEnvironment:
-    """What stays true of an environ when the server has ended the request. Its body must be in memory already."""
+    """A copy of the environ that is still valid when the server has ended the request. Its body must be in memory."""
     kept = {name: value for name, value in environ.items() if name not in SOCKETS}
-    # Some servers close theirs with the request.
+    # Some servers close their own with the request.
     return kept | {"wsgi.errors": sys.stderr, "wsgi.multithread": True}
 
 
@@ -58,8 +58,8 @@ class DetachedWork:
     def serve(self, execution: WsgiExecution, accept_s: float) -> Iterable[bytes] | None:
         """Answer within `accept_s`: with the work's own answer, or with 202.
 
-        None when nothing was begun, and the server's thread has to run the work: it is switched off, as many run as
-        may, or the work is one transaction, which belongs to one thread.
+        None when nothing was begun, and the server's thread has to run the work: because this is switched off, because
+        too many operations run, or because the work is one transaction, which belongs to one thread.
         """
         exchange = execution.exchange
         count_max = self._count_max_in(exchange.environ)
@@ -79,12 +79,12 @@ class DetachedWork:
         return exchange.front.respond(start_response, execution.keyed.accepted())
 
     def _here(self) -> Running:
-        """Those of this process: the threads that a forked process has counted exist in its parent only."""
+        """The count of this process: after a fork, the counted threads exist only in the parent."""
         pid = os.getpid()
         return self._running.get(pid) or self._running.setdefault(pid, Running())
 
     def _count_max_in(self, environ: WSGIEnvironment) -> int:
-        """A server with one thread promises its application that nothing runs beside it: only its author may choose."""
+        """By default 0 on a server with one thread: it promises the application that nothing runs beside it."""
         if self._count_max is not None:
             return self._count_max
         return DETACHED_MAX if environ.get("wsgi.multithread") else 0
@@ -96,19 +96,19 @@ class DetachedWork:
         thread = threading.Thread(target=detached.run, name="semel-detached", daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # the system gives no more of them
+        except RuntimeError:  # the system has no more threads
             running.leave()
             return None
         return detached
 
     def drain(self, timeout_s: float = DRAIN_S) -> None:
-        """Let begun work end, within a bound."""
+        """Let work that has begun end, within a bound."""
         if (running := self._running.get(os.getpid())) is not None:
             running.drain(timeout_s)
 
 
 class Running:
-    """How many operations run in one process. It waits for them when the interpreter ends."""
+    """Counts the operations that run in one process, and waits for them when the interpreter ends."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -137,7 +137,7 @@ class Running:
 
 
 class StartDetached:
-    """A `start_response` that keeps what it is told, until it is known whether the caller still waits."""
+    """A `start_response` that keeps its arguments until it is known whether the caller still waits."""
 
     def __init__(self) -> None:
         self.status = ""
@@ -152,7 +152,7 @@ class StartDetached:
         return self._written.tell() > 0
 
     def written(self) -> Iterator[bytes]:
-        """What the application wrote, before what it returned."""
+        """The output of `write()`, which comes before the returned body."""
         self._written.seek(0)
         while part := self._written.read(READ_SIZE):
             yield part
@@ -162,24 +162,24 @@ class StartDetached:
 
 
 class Adopted:
-    """What the work changes in its own context, taken over into the server's thread, where it would have run."""
+    """Copies the work's changes of context variables into the server's thread, where the work would have run."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._tokens: dict[ContextVar[Any], Token[Any]] = {}
 
     def follow(self) -> None:
-        """Make the variables of this thread what the work has left in its own."""
+        """Set the variables of this thread to the work's values."""
         for variable, value in self._context.items():
             if variable.get(None) is not value:
                 self._tokens.setdefault(variable, variable.set(value))
         for variable in self._tokens.keys() - self._context.keys():  # the work has reset them
-            with suppress(ValueError):  # the server has changed its own context meanwhile, which has none of these
+            with suppress(ValueError):  # the server runs in another context by now, which has none of these
                 variable.reset(self._tokens.pop(variable))
 
 
 class Detached:
-    """One operation in a thread of its own. Either the server's thread takes its answer, or the answer ends here."""
+    """One operation in a thread of its own. The server's thread takes its answer; after a 202 this thread does."""
 
     def __init__(self, work: Callable[[StartDetached], Iterable[bytes]], running: Running) -> None:
         self._work = work
@@ -194,7 +194,7 @@ class Detached:
         self._caller_left = False
 
     def run(self) -> None:
-        """The thread's own part."""
+        """Run the work in this thread."""
         try:
             answer: Iterable[bytes] | None = None
             error: BaseException | None = None
@@ -212,14 +212,14 @@ class Detached:
             self._running.leave()
 
     def has_ended(self, wait_s: float) -> bool:
-        """Wait for the answer. If this says no, the caller is answered otherwise, and `take` must not be called."""
+        """Wait for the answer. After False the caller gets 202, and `take` must not be called."""
         self._ended.wait(wait_s)
         with self._lock:
             self._caller_left = not self._ended.is_set()
             return not self._caller_left
 
     def take(self, start_response: StartResponse) -> Iterable[bytes]:
-        """The answer, for the server's thread: from here on it is as if the work had run there."""
+        """The answer, for the server's thread: from here on everything is as if the work had run there."""
         self._adopted.follow()
         if self._error is not None:
             raise self._error
@@ -231,7 +231,7 @@ class Detached:
         return Streamed(chain(start.written(), self._parts(iter(answer))), self._close)
 
     def _parts(self, parts: Iterator[bytes]) -> Iterator[bytes]:
-        """What is left of the answer, made in the context in which it was begun."""
+        """The rest of the answer, made in the context in which it was begun."""
         while True:
             try:
                 part = self._context.run(next, parts)
@@ -250,7 +250,7 @@ class Detached:
             self._adopted.follow()
 
     def _finish(self) -> None:
-        """The caller has its 202, and the result is stored: take the rest of the answer, and report what went wrong."""
+        """The caller has its 202, and the result is stored: consume the rest of the answer, and log a failure."""
         try:
             if self._error is not None:
                 raise self._error

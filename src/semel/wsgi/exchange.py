@@ -1,4 +1,4 @@
-"""One keyed request: read it, claim its key, and find out who answers."""
+"""One keyed request up to the decision: read it, claim its key, then replay, refuse, or run the work."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("semel")
 CUT_SHORT = plain(400, b"The request body ended before its Content-Length. Nothing was run.\n")
-"""Hardly anybody is there to read it: the client left while it was sending."""
+"""Hardly any client reads it: most of them left while they were sending."""
 WITHOUT_LENGTH = plain(411, b"This server does not take a body in chunks. Send a Content-Length. Nothing was run.\n")
-"""The application would take the body for empty, and every other one under the same key for the same."""
+"""The application would read an empty body, so every request with this key would look the same."""
 
 
 class WsgiExchange:
-    """Everything about one request up to the moment when its work begins."""
+    """One request until its work begins."""
 
     def __init__(
         self,
@@ -69,13 +69,13 @@ class WsgiExchange:
             return self.front.respond(self.start_response, body)
         method, query = self.environ["REQUEST_METHOD"].upper(), self.environ.get("QUERY_STRING", "")
         request = RequestParts(method, raw_path_of(self.environ), query, self.headers, body)
-        self._hand_on(body)  # `identify` may look at it
+        self._hand_on(body)  # `identify` may read it
         claim = self.front.gate.claim(self.admitted, self.front.tenant(self.environ), request)
         self._hand_on(body)
         transactions = self.front.transactions
         if transactions is None:
             return self._serve(Keyed(self.front.host, self.front.gate, self.policy, self.answers, claim, self.headers))
-        # The thread that runs the request ends its transaction, and nothing else does.
+        # Only the thread that runs the request ends its transaction.
         transaction: RequestTransaction[Any] = transactions.request()
         self.transaction, self.asker = transaction, self.front.host.asker_on(transaction)
         try:
@@ -93,7 +93,7 @@ class WsgiExchange:
             transaction.end()
 
     def _read_body(self) -> bytes | Response:
-        """The whole body, or the answer when there is nothing to serve."""
+        """The whole body, or the answer to a request without a usable body."""
         if not length_is_known(self.environ):
             return WITHOUT_LENGTH
         length, size_max = length_of(self.environ), self.policy.body_max
@@ -130,7 +130,7 @@ class WsgiExchange:
                 assert_never(begun)
 
     def _run_open(self, operation: Operation) -> Iterable[bytes]:
-        """Fail open: run unprotected, and say so."""
+        """Fail open: run unprotected, with a mark on the answer."""
         with Inside(operation):
             iterable = self.front.app(self.environ, self._marked_start_response)
             iterator = iter(iterable)
@@ -139,5 +139,5 @@ class WsgiExchange:
     def _marked_start_response(
         self, status: str, headers: WireHeaders, exc_info: ExcInfo = None
     ) -> Callable[[bytes], object]:
-        """The application's own answer, with the mark that nothing was stored."""
+        """A `start_response` that marks the application's own answer: nothing was stored."""
         return self.start_response(status, [*undirected(headers), *wire_headers((http.NOT_STORED,))], exc_info)

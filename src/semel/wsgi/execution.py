@@ -1,12 +1,12 @@
 """The work of one exchange: run the application, collect its answer, settle the lease, and only then let the answer go.
 
-A WSGI application cannot both answer and raise. Work that raised is answered with the stable problem, like every repeat
-of it, and the exception goes on when the server closes the answer, which it does after the last byte: so the caller has
+A WSGI application cannot both answer and raise. If the work raised, its caller gets the same problem as every repeat.
+The exception is raised again when the server closes the answer, which it does after the last byte. So the caller has
 its answer, and the exception reaches the server's log, and an error tracker around us, once. The connection then ends.
-(wsgiref logs it too, and then stumbles over itself: it forgets on closing that it has answered. Nothing more is sent.)
+(wsgiref logs it, too, and then fails in its own `close`: it forgets that it has answered. Nothing more is sent.)
 
-A framework that has answered for the exception itself, and says so (`operation.reported`), has given the answer. One
-that lets exceptions through to a debugger or a test gets them through us, too, at once: repeats get the problem then.
+If a framework has answered for the exception itself and says so (`operation.reported`), that is the answer. If it lets
+exceptions through to a debugger or a test, they go on through us at once, and repeats get the problem.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ logger = logging.getLogger("semel")
 class WsgiExecution:
     """One attempt. Its operation is current in every step of the application, from the call to the close of its answer.
 
-    So the application finds it wherever the server iterates, and code around us does not. Other context variables that
-    the application sets are there around us, too, as without us.
+    So the application finds it in whichever thread the server iterates, and code around us does not. Other context
+    variables that the application sets are visible around us, as without us.
     """
 
     def __init__(self, exchange: WsgiExchange, keyed: Keyed, lease: Lease) -> None:
@@ -63,7 +63,7 @@ class WsgiExecution:
         self._reason: bytes | None = None
         self._headers: Headers = ()
         self._chunks: list[bytes] = []
-        # Under exactly-once nothing is settled, and nothing sent, before the application has ended.
+        # Under exactly-once nothing is settled or sent before the application has ended.
         self._held = None if transaction is None else HeldBody(transaction.held_max)
         self._size = 0
         self._settlement: Settlement | None = None
@@ -76,7 +76,7 @@ class WsgiExecution:
     def run(self) -> Iterable[bytes]:
         try:
             return self._run()
-        except BaseException:  # no answer is handed on, so nobody else closes
+        except BaseException:  # the server gets no answer, so it will not close one
             try:
                 self.close()
             except Exception:
@@ -86,11 +86,11 @@ class WsgiExecution:
     def _run(self) -> Iterable[bytes]:
         try:
             self._collect()
-            if self.transaction is not None and self._succeeded():
+            if self.transaction is not None and self._has_succeeded():
                 self.transaction.flush()
-            done = self._ended(whole=self._is_whole()) if self._settlement is None else None
+            done = self._judge_answer(whole=self._is_whole()) if self._settlement is None else None
         except BaseException as error:
-            done = self._ended_by(error)
+            done = self._judge_error(error)
             if done is None:
                 raise
         if done is not None:
@@ -102,7 +102,7 @@ class WsgiExecution:
     def _collect(self) -> None:
         """Run the application until its answer is whole, or too large to keep."""
         environ = self.exchange.environ
-        if "wsgi.file_wrapper" in environ:  # some servers' own cannot be read from Python
+        if "wsgi.file_wrapper" in environ:  # the wrapper of some servers cannot be read from Python
             environ["wsgi.file_wrapper"] = FileWrapper
         with Inside(self.operation):
             self._iterable = self._front.app(environ, self._start_response)
@@ -115,7 +115,7 @@ class WsgiExecution:
                 break
             self._take(chunk)
 
-    def _succeeded(self) -> bool:
+    def _has_succeeded(self) -> bool:
         return self._status is not None and self._status < 400 and self.operation.reported is None
 
     def _is_whole(self) -> bool:
@@ -123,7 +123,7 @@ class WsgiExecution:
         return self._held is None or self._held.size <= self.policy.result_max
 
     def _respond(self, response: Response) -> Iterable[bytes]:
-        """Answer, from where the answer is held if it was too large to keep."""
+        """Answer. A body that was too large to keep is sent from where it is held."""
         instead = response.body or isinstance(self._settlement, Superseded)
         if self._held is None or self._is_whole() or instead:
             return self._front.respond(self.exchange.start_response, response, self.close)
@@ -131,12 +131,12 @@ class WsgiExecution:
         return Streamed(self._held.chunks(), self.close)
 
     def _start(self, response: Response) -> Callable[[bytes], object]:
-        """Tell the server how an answer begins that follows in parts."""
+        """Call the server's `start_response` for an answer that follows in parts."""
         line = status_line(response, self._front.usual_phrase)
         return self.exchange.start_response(line, wire_headers(response.headers))
 
     def _rest(self) -> Iterator[bytes]:
-        """What was collected and what the application still has to say."""
+        """The collected parts, then the rest of the application's answer."""
         collected = b"".join(self._chunks)
         self._chunks.clear()
         if collected:
@@ -144,7 +144,7 @@ class WsgiExecution:
         yield from self._iterator
 
     def close(self) -> None:
-        """The server is done: close what the application returned, once, and let its exception go on."""
+        """The server is done: close what the application returned, once, and raise the application's exception."""
         iterable, self._iterable = self._iterable, ()
         error, self._error = self._error, None
         try:
@@ -159,7 +159,7 @@ class WsgiExecution:
 
     def _start_response(self, status: str, headers: WireHeaders, exc_info: ExcInfo = None) -> Callable[[bytes], object]:
         if exc_info is not None and exc_info[1] is not None:
-            if self._size:  # the application has begun to answer, and says now that it cannot go on
+            if self._size:  # the application has sent a part of its answer, and cannot go on
                 raise exc_info[1].with_traceback(exc_info[2])
         elif self._status is not None:
             raise AssertionError("start_response() was called again without exc_info")
@@ -190,16 +190,16 @@ class WsgiExecution:
 
     def _overflow(self) -> None:
         """Too large to keep: a tombstone is stored first, then the answer streams on, whole."""
-        done = self._ended(whole=False)
+        done = self._judge_answer(whole=False)
         final = self._settle(done)
-        if isinstance(self._settlement, Superseded) or final.body:  # it is not the application's
+        if isinstance(self._settlement, Superseded) or final.body:  # the answer is not the application's
             self._instead = final
             self._chunks.clear()
         else:
             self._wire_write = self._start(final)
 
-    def _ended(self, *, whole: bool) -> Ended:
-        """The application answered, or its framework did for an exception that it has reported."""
+    def _judge_answer(self, *, whole: bool) -> Ended:
+        """The application answered, or its framework answered for an exception and reported it."""
         operation = self.operation
         if self._status is None:
             raise Unfinished("the application returned and never called start_response()")
@@ -211,20 +211,20 @@ class WsgiExecution:
             known = AnswerNotKept.ENDED if self._held is not None else known_of(self._headers, self._size)
         error = operation.reported
         if error is not None and (self.answers.declared(error) or not self._means_nothing_done(error)):
-            if self._front.lets_exceptions_through():  # so this is a debugger's page, which is not kept
+            if self._front.lets_exceptions_through():  # then this is a debugger's page, which is not kept
                 known = AnswerNotKept.ENDED
             return self.keyed.raised(error, response, too_large=known)
         if error is not None:
             operation.nothing_done()
         return self.keyed.answered(response, operation, too_large=known)
 
-    def _ended_by(self, error: BaseException) -> Ended | None:
-        """What work that raised is answered with; None when the exception goes on instead of an answer."""
+    def _judge_error(self, error: BaseException) -> Ended | None:
+        """The end of work that raised; None when the exception goes on instead of an answer."""
         if self._settlement is not None:
-            return None  # the answer is on its way already, and breaks off
+            return None  # the answer is being sent already, and breaks off
         if (declared := self.answers.declared(error)) is not None:
             return declared
-        if not isinstance(error, Exception):  # killed or timed out: nobody may say how it ended, so the lease lapses
+        if not isinstance(error, Exception):  # killed or timed out: the outcome is unknown, so the lease lapses
             self._settle(Ended(Ending.INTERRUPTED, None, NO_ANSWER))
             return None
         if self._means_nothing_done(error):

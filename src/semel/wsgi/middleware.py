@@ -1,4 +1,4 @@
-"""The middleware: settings, checked at start-up, and the way of a request through them."""
+"""The middleware: its settings, checked at start-up, and how it routes a request."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class IdempotencyMiddleware:
 
     `store` is a store or a URL; `policy` applies where no rule does; `identify` maps a request's environ to a tenant.
     `secret` keys the stored fingerprints and the links of accepted operations: give the same one to every process.
-    First requests that prefer it (`Prefer: respond-async`) run on in threads after their callers were answered with
-    202, at most `detached_max` in a process: 8 where the server has several threads, else none. Where there is no room
-    for one, its caller waits for it. Repeats get their 202 anyway.
+    A first request with `Prefer: respond-async` may go on in a thread after its caller got 202. At most `detached_max`
+    of them run in a process: by default 8 if the server has several threads, else none. If there is no room, the
+    caller waits. Repeats always get their 202.
     """
 
     order = WSGI_ORDER
-    """The way out for an `identify` that finds no caller yet."""
+    """The advice for an `identify` that finds no caller yet."""
 
     def __init__(
         self,
@@ -79,14 +79,14 @@ class IdempotencyMiddleware:
                 if not bound
                 else f"{type(store).__name__} is for tasks; WSGI takes semel.transaction.TransactionStore"
             )
-        # Under exactly-once each request asks a store of its own, which is its transaction.
+        # Under exactly-once each request has a store of its own: its transaction.
         self.transactions: TransactionSource | None = opened if bound else None
         if inspect.iscoroutinefunction(identify):
             raise TypeError("identify= is a coroutine function, and WSGI has no event loop: give a plain function")
         self.identify = identify
         quotas = Quotas(quota_storage)
         if self.gate.has_quota:
-            _ = quotas.limiter  # says at start-up what is missing
+            _ = quotas.limiter  # fails at start-up if something is missing
         self.host = Host(opened, on_event=on_event, others=counting(quotas), waiters_max=waiters_max)
         self._looked = False
         self.detached = DetachedWork(detached_max)
@@ -99,9 +99,9 @@ class IdempotencyMiddleware:
             )
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        if environ["REQUEST_METHOD"] == "GET" and (answer := self._published(environ)) is not None:
+        if environ["REQUEST_METHOD"] == "GET" and (answer := self._answer_published(environ)) is not None:
             return self.respond(start_response, answer)
-        if not self._looked:  # WSGI has no start-up, and nothing connects while modules are imported
+        if not self._looked:  # WSGI has no start-up, and semel does not connect while modules are imported
             self._looked = True
             self.host.background.do(lambda: look_at(self.host.store))
         if environ["REQUEST_METHOD"] in SAFE:
@@ -117,12 +117,13 @@ class IdempotencyMiddleware:
         return WsgiExchange(self, admitted, answers, environ, headers, start_response).run()
 
     def usual_phrase(self, status: int) -> str:
-        """The reason phrase that the application's framework gives to `status`: an answer that has it keeps none."""
+        """The reason phrase that the application's framework gives to `status`. An answer does not keep this one."""
         return usual_phrase(status)
 
     def lets_exceptions_through(self) -> bool:
-        """Whether the application's framework lets exceptions through to a debugger or a test: then they go on at once,
-        and no answer of ours comes in between.
+        """Whether the application's framework lets exceptions through to a debugger or a test.
+
+        Then they go on at once, without an answer by semel.
         """
         return False
 
@@ -137,11 +138,11 @@ class IdempotencyMiddleware:
         return self.gate.admit(environ["REQUEST_METHOD"], path_of(environ), headers)
 
     def marked(self) -> Iterable[Marked]:
-        """Every marked endpoint, for the published policy: plain WSGI has no routes to look at."""
+        """Every marked endpoint, for the published policy. Plain WSGI has no routes."""
         return ()
 
     def tenant(self, environ: WSGIEnvironment) -> str | None:
-        """Who calls: what `identify` says, else the authenticated user, else whoever holds these credentials."""
+        """The caller's name: from `identify`, else the authenticated user, else the holder of the credentials."""
         if self.identify is not None:
             try:
                 return self.identify(environ)
@@ -157,14 +158,15 @@ class IdempotencyMiddleware:
         return self.host.store
 
     def close(self) -> None:
-        """Let begun work end, then close the store if it is ours: for a server that says when a process ends, which
-        WSGI does not.
+        """Let begun work end, then close the store if the middleware opened it.
+
+        WSGI does not tell when a process ends; call this from a server that does.
         """
         self.detached.drain()
         if self.owns_store:
             self.host.store.close()
 
-    def _published(self, environ: WSGIEnvironment) -> Response | None:
+    def _answer_published(self, environ: WSGIEnvironment) -> Response | None:
         """The policy document, or how an accepted operation ended; None when the request is the application's."""
         path, root = path_of(environ), root_of(environ)
         if not path.startswith(self.gate.published_at):

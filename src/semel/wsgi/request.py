@@ -1,4 +1,4 @@
-"""A request as it stands in a WSGI environ. Its texts are bytes in disguise: each character is one byte (latin-1)."""
+"""A request in a WSGI environ. Its texts are decoded as latin-1: each character stands for one byte."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ READ_SIZE = 65_536
 
 
 def headers_of(environ: WSGIEnvironment) -> Headers:
-    """Names are lower case. A server has joined repeated lines with commas, which no bare key may hold.
+    """The headers, with names in lower case. The server has joined repeated lines with commas, which no bare key holds.
 
-    A server gives latin-1 text. A test client may give anything, which the application is then given, too: None is an
-    absent header.
+    A server gives latin-1 text. A test client may give any value, also to the application: None is an absent header.
     """
     found = [(name[5:], value) for name, value in environ.items() if name.startswith("HTTP_")]
     found += [(name, environ[name]) for name in ("CONTENT_TYPE", "CONTENT_LENGTH") if environ.get(name)]
@@ -34,10 +33,10 @@ def root_of(environ: WSGIEnvironment) -> str:
 
 
 def raw_path_of(environ: WSGIEnvironment) -> str:
-    """The path as received, still percent-encoded, so that no two of them become one.
+    """The path as received, still percent-encoded, so that two different paths stay different.
 
-    Servers tell it under one of two names. It counts only while it names the path that the application sees: whoever
-    stands in front of us may have moved the request. Else the decoded path is quoted again, always in the same way.
+    Servers give it under one of two names. It counts only if it decodes to the path that the application sees: a
+    middleware in front of ours may have changed that. Otherwise the decoded path is quoted again, always the same way.
     """
     path = _path_bytes(environ)
     target: str = environ.get("REQUEST_URI") or environ.get("RAW_URI") or ""
@@ -46,7 +45,7 @@ def raw_path_of(environ: WSGIEnvironment) -> str:
 
 
 def length_of(environ: WSGIEnvironment) -> int | None:
-    """How many bytes the body has; None when only the end of the input tells. Without either there is no body."""
+    """How many bytes the body has; None when only the end of the input tells. 0 without either."""
     given = str(environ.get("CONTENT_LENGTH") or "")
     if given.isascii() and given.isdecimal():
         return int(given.lstrip("0")[:18] or 0)  # Python refuses to read thousands of digits
@@ -60,7 +59,7 @@ def length_is_known(environ: WSGIEnvironment) -> bool:
 
 
 def read(stream: InputStream, size: int) -> bytes:
-    """`size` bytes, or fewer where the input ends before. Never asks for more: many servers would wait for ever."""
+    """Read `size` bytes, or fewer if the input ends before. Never asks for more: many servers would wait for ever."""
     chunks: list[bytes] = []
     while size > 0 and (chunk := stream.read(min(size, READ_SIZE))):
         chunks.append(chunk)

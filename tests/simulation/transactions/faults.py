@@ -116,7 +116,7 @@ FAULTS = [
     Fault(
         "an application that ignores what its flush raised is not answered for",
         TRANSACTION,
-        "                self._refusal = error\n                await self._raised(error, False)\n",
+        "                self._refusal = error\n                await self._finish_raised(error, False)\n",
         "                self._refusal = error\n",
     ),
     Fault(
