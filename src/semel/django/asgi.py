@@ -1,7 +1,7 @@
 """Django's ASGI application with a lifespan, so that accepted work is finished when the server stops.
 
-Django leaves `lifespan` to others: a server that is told to stop waits for answers, and what was accepted with 202 has
-had its answer. In `asgi.py`:
+Django does not serve `lifespan`. A server that stops waits for answers, but an operation that was accepted with 202 has
+had its answer, and would be cut off. In `asgi.py`:
 
     from semel.django.asgi import get_asgi_application
 
@@ -17,7 +17,7 @@ from semel.django.front import AsyncFront, async_front
 
 
 def get_asgi_application() -> App:
-    """What Django's function of that name gives, and begun work ends before the server does."""
+    """Like Django's function of that name, but work that has begun ends before the server does."""
     return Lifespan(django_application())
 
 
@@ -41,7 +41,7 @@ class Lifespan:
 
 
 async def drain() -> None:
-    """Let begun work end, within a bound, and close the store if a URL names it. For the end of a server."""
+    """Let begun work end, within a bound, and close the store if a URL names it. Call this when the server stops."""
     front = _front()
     if front is not None:
         await front.host.tasks.drain()
@@ -50,5 +50,5 @@ async def drain() -> None:
 
 
 def _front() -> AsyncFront | None:
-    """There is none where a middleware after ours makes Django run ours in threads."""
+    """The front for tasks. None where a middleware after ours makes Django run ours in threads."""
     return async_front() if async_front.cache_info().currsize else None

@@ -60,7 +60,7 @@ def check_store(app_configs: Any, databases: Sequence[str] | None = None, **_: o
         trouble = trouble_with(store)
         if isinstance(given.store, str):
             store.close()  # type: ignore[union-attr]
-    except (ImproperlyConfigured, SemelError):  # `check_configuration` says so
+    except (ImproperlyConfigured, SemelError):  # `check_configuration` reports it
         return []
     if trouble is None:
         return []
@@ -69,7 +69,7 @@ def check_store(app_configs: Any, databases: Sequence[str] | None = None, **_: o
 
 
 def check_views(app_configs: Any, **_: object) -> list[CheckMessage]:
-    """Policies that stand on views are found here, before a request finds them."""
+    """Check the policies on views at start-up, before the first request needs them."""
     try:
         secret = config.read().secret
     except ImproperlyConfigured:
@@ -125,7 +125,7 @@ def _database(given: config.Config) -> Iterator[CheckMessage]:
         return
     if not known[alias].get("AUTOCOMMIT", True):
         yield Error(
-            f"DATABASES[{alias!r}] has AUTOCOMMIT off: records would wait for somebody's commit.",
+            f"DATABASES[{alias!r}] has AUTOCOMMIT off: records would wait for another commit.",
             hint='Switch it on, or give settings.SEMEL["store"] a database of its own.',
             id="semel.E003",
         )
@@ -146,7 +146,7 @@ def _views(patterns: Any) -> Iterator[Any]:
 
 
 def _policies(view: Any) -> list[Policy]:
-    """Every policy that stands on a view, its class, or one of its methods."""
+    """Every policy on a view, its class, or one of its methods."""
     view_class = class_of(view)
     places = [view, view_class, *(vars(view_class).values() if view_class is not None else ())]
     return [mark for mark in map(mark_of, places) if isinstance(mark, Policy)]

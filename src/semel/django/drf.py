@@ -1,15 +1,15 @@
 """Django REST framework authenticates, and checks permissions, inside its views: after every middleware.
 
-Without further ado a key is claimed before that. Callers are then told apart by Django's `request.user` or by a digest
-of their `Authorization` header, and whoever sends the same header gets the answer, without asking the permissions.
+By default, a key is claimed before that. Callers are then told apart by Django's `request.user` or by a digest of their
+`Authorization` header. A caller that sends the same header gets the stored answer, without a check of its permissions.
 
-With the mixin the key is claimed when the view has authenticated, authorised and throttled the caller. `identify` then
-sees the user that the framework found. Put it first:
+With the mixin, the key is claimed after the view has authenticated, authorised and throttled the caller. `identify`
+then sees the user that the framework found. Put it first:
 
     class Payments(IdempotentMixin, ModelViewSet): ...
 
-The middleware is needed all the same: it settles the answer when it is rendered. It also serves the monitor of what was
-accepted with 202, and has the view that accepted it authenticate who asks there.
+The middleware is still needed: it settles the answer when it is rendered. It also serves the monitor, the page that
+tells how an operation that was accepted with 202 ended. The view that accepted it authenticates the caller there.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from semel.http.invalid import frames_of, is_in, tell_invalid
 MISSING = object()
 OWN_OR_DRF = ("semel.", "rest_framework.")
 TAKING_EFFECT = frozenset({"perform_create", "perform_update", "perform_destroy"})
-"""Where the framework's own handlers begin to change something."""
+"""The framework's own methods that begin to change something."""
 
 
 class AlreadyAnswered(Exception):
-    """The way out of a view whose answer is known before it runs."""
+    """Ends a view whose answer is known before it runs."""
 
     def __init__(self, response: HttpResponse) -> None:
         super().__init__()
@@ -58,9 +58,9 @@ class IdempotentMixin:
 
     @classmethod
     def semel_authenticate(cls, request: HttpRequest, found: ResolverMatch) -> bool:
-        """Authenticate the caller as this view does, for the monitor of what it has accepted.
+        """Authenticate the caller as this view does, for the monitor of an operation that it has accepted.
 
-        Permissions and throttles are those of the request that was accepted: they are not asked for again.
+        Permissions and throttles were checked when the operation was accepted: they are not checked again.
         """
         from rest_framework.exceptions import APIException
 
@@ -68,7 +68,7 @@ class IdempotentMixin:
         view.args, view.kwargs, view.action_map = found.args, found.kwargs, getattr(found.func, "actions", {})
         view.request = view.initialize_request(request, *found.args, **found.kwargs)
         try:
-            _ = view.request.user  # which `request` has, too, from now on
+            _ = view.request.user  # this sets `request.user`, too
         except APIException:
             return False
         return True
@@ -85,12 +85,12 @@ class IdempotentMixin:
 def _is_before_the_view(error: Exception) -> bool:
     """Whether the framework refused the request before any code of the view could take effect.
 
-    So it is with its own `create` and `update`, which validate first. A view with handlers of its own may have done
-    something before it validates: nothing can tell.
+    True for its own `create` and `update`, which validate first. A view with its own handlers may have done something
+    before it validates; that cannot be told.
     """
     from rest_framework.exceptions import APIException
 
-    called = frames_of(error)[1:]  # what `dispatch` called, which has caught it
+    called = frames_of(error)[1:]  # the frames below `dispatch`, which has caught the exception
     return isinstance(error, APIException) and all(
         is_in(frame, "rest_framework") and frame.f_code.co_name not in TAKING_EFFECT for frame in called
     )

@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 ATTRIBUTE = "_semel_exchange"
 LOGGED = "_has_been_logged"
-"""How Django remembers not to log a response again."""
+"""The attribute by which Django remembers not to log a response again."""
 
 
-def nobody() -> None:
-    """Who waits for the work to begin where nobody does."""
+def tell_no_waiter() -> None:
+    """The `tell_begun` of an exchange whose front does not wait for the work to begin."""
 
 
 class DjangoExchange:
-    """Everything about one keyed request that changes."""
+    """All mutable state of one keyed request."""
 
     def __init__(
         self,
@@ -54,16 +54,16 @@ class DjangoExchange:
         self.policy = admitted.policy
         self.request = request
         self.admitted = admitted
-        self.in_view = in_view  # the view itself claims the key, when it knows who calls
+        self.in_view = in_view  # the view itself claims the key, after it has authenticated the caller
         self.parts = parts_of(request, headers, body)
         self.answers = answers
         self.keyed: Keyed | None = None
         self.operation: Operation | None = None
-        self.open = False  # the store could not decide, and the policy says to run all the same
+        self.open = False  # whether the store could not decide, and the policy says to run without it
         self.caller_left = False
-        self.tell_begun: Callable[[], object] = nobody
+        self.tell_begun: Callable[[], object] = tell_no_waiter
         self.settled = False
-        # Under exactly-once the request asks a store of its own, which is its transaction.
+        # Under exactly-once the request has a store of its own: its transaction.
         self.transaction: Any = front.new_transaction()
         self.asker: Any = front.host.asker if self.transaction is None else front.host.asker_on(self.transaction)
         self.held_max = 0 if self.transaction is None else self.transaction.held_max
@@ -73,11 +73,11 @@ class DjangoExchange:
 
     @property
     def running(self) -> bool:
-        """The work has begun and its answer is not settled yet."""
+        """Whether the work has begun, and its answer is not settled yet."""
         return self.operation is not None and not self.open and not self.settled
 
     def key(self, tenant: str | None) -> Keyed:
-        """The request as one with a key of this tenant's."""
+        """The request with its key, for this tenant."""
         asked_at = self.request.path_info if self.in_view else ""
         claim = self.front.gate.claim(self.admitted, tenant, self.parts)
         self.keyed = Keyed(
@@ -93,10 +93,10 @@ class DjangoExchange:
         return self.keyed
 
     def begun(self, begun: Begun) -> HttpResponse | None:
-        """What became of the claim. None means that the work may run."""
+        """Take the decision about the claim. Returns its answer, or None when the work may run."""
         assert self.keyed is not None
         match begun:
-            case Run(lease) if self.caller_left:  # nothing has begun, and nobody would get the answer
+            case Run(lease) if self.caller_left:  # nothing has begun, and there is no caller to answer
                 self.keyed.abandon(lease)
                 return django_response(self.answers.problem("not-executed"))
             case Run(lease):
@@ -109,7 +109,7 @@ class DjangoExchange:
                 return None
             case Answered(response, replayed):
                 answer = django_response(response)
-                setattr(answer, LOGGED, replayed)  # a failure was logged when it happened
+                setattr(answer, LOGGED, replayed)  # a failure was logged at its first answer
                 return answer
             case _:
                 assert_never(begun)
@@ -126,7 +126,7 @@ class DjangoExchange:
     # What the work says about itself
 
     def raised(self, error: Exception) -> HttpResponse | None:
-        """Hear of an exception that the view raised. Only work that declares that nothing was done is answered here."""
+        """Note an exception of the view. Only work that declares that nothing was done gets its answer here."""
         if self.operation is None or self.settled:
             return None
         if (declared := self.answers.declared(error)) is not None:
@@ -136,33 +136,33 @@ class DjangoExchange:
         return None
 
     def reported(self, error: Exception) -> None:
-        """Hear of an exception that nobody handled: Django has reported it, and answers with a page for status 500."""
+        """Note an exception that the application did not handle. Django has reported it, and answers with its page."""
         if self.operation is not None:
             self.raised(error)
             self.operation.reported = error
 
     def broke_off(self, error: Exception) -> HttpResponse:
-        """Hear of an exception that came after Django's answer had begun, so that nothing answers for it."""
+        """Note an exception that came after Django's answer had begun, and give the answer: Django has none for it."""
         if not self._is_undone():
-            self._raised(error)
+            self._judge_error(error)
         return HttpResponse(status=500)
 
     # After the work
 
     def finish(self, response: HttpResponseBase, body: bytes | None) -> Plan[HttpResponseBase]:
-        """Settle, and say what is sent. `body` is None when it is larger than what is kept."""
+        """Settle, and return the response to send. `body` is None when it is larger than what is kept."""
         enter(None)
         strip_directives_of = response
         if self.open:
             response.headers["Idempotency-Stored"] = "false"
         elif self.running:
-            ended = self._how_it_ended(response, body)
+            ended = self._judge_answer(response, body)
             response = yield from self._settle(response, ended)
         strip_directives(strip_directives_of)
         return response
 
     def interrupted(self, error: BaseException) -> Plan[None]:
-        """Settle work that ended without an answer: it raised past Django, or nobody may say how it ended."""
+        """Settle work that ended without an answer: its exception passed Django, or it was cancelled."""
         enter(None)
         if self.running:
             if not isinstance(error, Exception):
@@ -170,16 +170,16 @@ class DjangoExchange:
             elif self._is_undone():
                 ended = Ended(Ending.NOTHING_DONE, None, NO_ANSWER)
             else:
-                ended = self._raised(error)
+                ended = self._judge_error(error)
             yield from self._settle(HttpResponse(status=500), ended)
 
-    def _how_it_ended(self, response: HttpResponseBase, body: bytes | None) -> Ended:
+    def _judge_answer(self, response: HttpResponseBase, body: bytes | None) -> Ended:
         assert self.operation is not None
         if self._ended is not None:
             return self._ended
         answer = response_of(response, body or b"")
         raised = self.operation.reported
-        if self._undone or (raised is not None and self._is_undone()):  # the framework answers for it
+        if self._undone or (raised is not None and self._is_undone()):  # the framework answers
             return Ended(Ending.NOTHING_DONE, None, answer)
         assert self.keyed is not None
         known = self._known(response, body)
@@ -187,10 +187,10 @@ class DjangoExchange:
             if raised is None:
                 return self.keyed.answered(answer, self.operation, too_large=known)
             done = self.keyed.raised(raised, answer, too_large=known)
-        except ValueError as error:  # a directive that is not known
+        except ValueError as error:  # an unknown directive
             self.front.report(self.request, error)
             done = self._ended = self.answers.raised()
-        if done.result is None:  # what the exception says of itself comes before Django's page for it
+        if done.result is None:  # the exception's own declaration comes before Django's page
             self._ended = done
         return done
 
@@ -198,7 +198,7 @@ class DjangoExchange:
         return self._undone or (self.operation is not None and self.operation.nothing_was_done)
 
     def _known(self, response: HttpResponseBase, body: bytes | None) -> AnswerNotKept | None:
-        """What is known of the work of an answer that cannot, or must not, be kept; None for one that is kept."""
+        """What is known of the work if its answer cannot, or must not, be kept; None for an answer that is kept."""
         if body is None:
             streams_on = isinstance(response, StreamingHttpResponse) and self.transaction is None
             return AnswerNotKept.ANSWERING if streams_on else AnswerNotKept.ENDED
@@ -208,7 +208,7 @@ class DjangoExchange:
     def _has_raised(self) -> bool:
         return self.operation is not None and self.operation.reported is not None
 
-    def _raised(self, error: Exception) -> Ended:
+    def _judge_error(self, error: Exception) -> Ended:
         assert self.keyed is not None
         self._ended = self.keyed.raised(error)
         return self._ended

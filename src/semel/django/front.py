@@ -1,6 +1,7 @@
-"""What all instances of the middleware share in a process: the gate, the store and who keeps leases, one for each mode.
+"""The front: the gate, the store and the keeper of leases that all instances of the middleware share in a process.
 
-Django makes the middleware anew for every handler (each test client has one), so it must not own a store.
+There is one for threads and one for tasks. Django makes a new middleware for every handler (each test client has one),
+so the middleware must not own a store.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ logger = logging.getLogger("semel")
 
 
 class Shared:
-    """What both modes have."""
+    """What the fronts for threads and for tasks share."""
 
     def __init__(self, given: Config) -> None:
         self.config = given
@@ -61,7 +62,7 @@ class Shared:
                 'settings.SEMEL["store"] is "django", whose tables are made by the migrations of "semel.django": '
                 "add it to INSTALLED_APPS"
             )
-        # Django's own database is looked at by `manage.py check`, and never on a connection that no request closes.
+        # `manage.py check` looks at Django's own database. The front does not: no request would close its connection.
         self._looked = given.on_django or self.in_transactions
         if given.identify is None:
             logger.warning(
@@ -73,7 +74,7 @@ class Shared:
 
     @staticmethod
     def report(request: HttpRequest, error: Exception) -> None:
-        """Report an exception as Django does: its signal, which error trackers listen to, and its log."""
+        """Report an exception as Django does: by its signal, which error trackers listen to, and in its log."""
         try:
             raise error
         except Exception:
@@ -96,7 +97,7 @@ class Front(Shared):
 
     def __init__(self, given: Config) -> None:
         super().__init__(given)
-        self.store: Any = _opened(given, open_store, wants_async=False)
+        self.store: Any = _open_store(given, open_store, wants_async=False)
         if inspect.iscoroutinefunction(given.identify):
             raise ImproperlyConfigured(
                 'settings.SEMEL["identify"] is a coroutine function, and this handler is synchronous '
@@ -104,7 +105,7 @@ class Front(Shared):
             )
         quotas = Quotas(given.quota_storage)
         if self.gate.has_quota:
-            _ = quotas.limiter  # says at start-up what is missing
+            _ = quotas.limiter  # fails at start-up if something is missing
         self.host = Host(self.store, on_event=given.on_event, others=counting(quotas), waiters_max=given.waiters_max)
 
     def new_transaction(self) -> Any:
@@ -115,20 +116,20 @@ class Front(Shared):
         return drive(plan, (asker or self.host.asker).perform)
 
     def look_once(self) -> None:
-        """Log what is wrong with the store, when the first request comes. In the background."""
+        """Log what is wrong with the store, in the background, when the first request comes."""
         if not self._looked:
             self._looked = True
             self.host.background.do(lambda: look_at(self.store))
 
     def tenant(self, request: HttpRequest) -> str | None:
-        """Who calls: what `identify` says, else the authenticated user, else whoever holds these credentials."""
+        """The caller's name: from `identify`, else the authenticated user, else the holder of the credentials."""
         if self.config.identify is not None:
             try:
-                who: Any = self.config.identify(request)
+                caller: Any = self.config.identify(request)
             except Exception as error:
                 explain(error, request, DJANGO_ORDER)
                 raise
-            return None if who is None else who
+            return None if caller is None else caller
         return self._caller(request, getattr(request, "user", None))
 
     authenticated = tenant
@@ -144,7 +145,7 @@ class AsyncFront(Shared):
 
     def __init__(self, given: Config) -> None:
         super().__init__(given)
-        self.store: Any = _opened(given, open_async_store, wants_async=True)
+        self.store: Any = _open_store(given, open_async_store, wants_async=True)
         quotas = AsyncQuotas(given.quota_storage)
         if self.gate.has_quota:
             _ = quotas.limiter
@@ -152,7 +153,7 @@ class AsyncFront(Shared):
             self.store, on_event=given.on_event, others=counting(quotas), waiters_max=given.waiters_max
         )
         self.drained = False
-        """Whether somebody waits for the tasks when the server stops: `semel.django.asgi` does."""
+        """Whether the application waits for the tasks when the server stops: `semel.django.asgi` does."""
         self._warned = False
 
     def new_transaction(self) -> Any:
@@ -171,25 +172,26 @@ class AsyncFront(Shared):
         if not self.drained and not self._warned:
             self._warned = True
             logger.warning(
-                "An operation was accepted with 202, and nobody tells when this server stops: what has not ended then "
-                "is cut off, and its outcome unknown. Serve semel.django.asgi.get_asgi_application(), with lifespan on."
+                "An operation was accepted with 202, but semel is not told when this server stops: an operation that "
+                "runs then is cut off, and its outcome is unknown. Serve "
+                "semel.django.asgi.get_asgi_application(), with lifespan on."
             )
         return self.host.tasks.may_detach(work)
 
     async def tenant(self, request: HttpRequest) -> str | None:
-        """The same. A plain `identify` may look at `request.user`, which blocks, so it is called in Django's thread."""
+        """The same. A plain `identify` may read `request.user`, which blocks, so it is called in Django's thread."""
         if self.config.identify is not None:
-            return await self._identified(request)
-        auser: Any = getattr(request, "auser", None)  # there if Django's authentication is
+            return await self._call_identify(request)
+        auser: Any = getattr(request, "auser", None)  # set by Django's authentication
         return self._caller(request, None if auser is None else await auser())
 
     async def authenticated(self, request: HttpRequest) -> str | None:
-        """The same when a view has authenticated the caller: `request.user` is the one whom it found."""
+        """The same after a view has authenticated the caller: `request.user` is the user that the view found."""
         if self.config.identify is not None:
-            return await self._identified(request)
+            return await self._call_identify(request)
         return self._caller(request, getattr(request, "user", None))
 
-    async def _identified(self, request: HttpRequest) -> str | None:
+    async def _call_identify(self, request: HttpRequest) -> str | None:
         identify: Any = self.config.identify
         ask: Any = identify if inspect.iscoroutinefunction(identify) else sync_to_async(identify)
         try:
@@ -227,14 +229,14 @@ def async_front() -> AsyncFront:
 
 
 def _forget(*, setting: str, **_: object) -> None:
-    """Tests change settings (`override_settings`): the next handler begins anew."""
+    """Tests change settings (`override_settings`): the next handler makes a new front."""
     if setting in ("SEMEL", "DATABASES"):
         front.cache_clear()
         async_front.cache_clear()
 
 
-def _hear(*, request: HttpRequest | None = None, **_: object) -> None:
-    """Django tells everybody of an exception that nobody handled, and then answers for it."""
+def _note_exception(*, request: HttpRequest | None = None, **_: object) -> None:
+    """Django signals an exception that the application did not handle, and then answers for it."""
     exchange: DjangoExchange | None = getattr(request, ATTRIBUTE, None)
     error = sys.exc_info()[1]
     if exchange is not None and isinstance(error, Exception):
@@ -242,10 +244,10 @@ def _hear(*, request: HttpRequest | None = None, **_: object) -> None:
 
 
 setting_changed.connect(_forget, dispatch_uid="semel.django.forget")
-got_request_exception.connect(_hear, dispatch_uid="semel.django.hear")
+got_request_exception.connect(_note_exception, dispatch_uid="semel.django.hear")
 
 
-def _opened(given: Config, open_url: Callable[[str], T], *, wants_async: bool) -> T:
+def _open_store(given: Config, open_url: Callable[[str], T], *, wants_async: bool) -> T:
     store: Any = given.store
     if isinstance(store, str):
         try:

@@ -15,7 +15,7 @@ from django.urls.resolvers import RegexPattern
 from semel.http.marks import UNMARKED, UNSAFE, Mark, Marked, Unmarked, mark_of, marked, methods_of
 
 IN_VIEW = "semel_authenticate"
-"""A method of view classes that claim the key themselves, when they know who calls."""
+"""A method of view classes that claim the key themselves, after they have authenticated the caller."""
 PARAMETER = re.compile(r"<(?:[^<>:]*:)?([^<>:]+)>")
 
 
@@ -40,7 +40,7 @@ def claims_in_view(view: object) -> bool:
 
 
 def authenticate(request: HttpRequest, path: str) -> bool:
-    """Have the view at `path` tell who makes `request`; False when that view knows nobody of the kind."""
+    """Let the view at `path` authenticate the caller of `request`; False when that view cannot."""
     try:
         found = get_resolver(getattr(request, "urlconf", None)).resolve(path)
     except Resolver404:

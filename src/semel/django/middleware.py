@@ -1,4 +1,4 @@
-"""The middleware: one name in MIDDLEWARE, two ways to run, and what they share."""
+"""The middleware: one name in MIDDLEWARE, for threads and for tasks, and what both share."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class IdempotencyMiddleware:
     sync_capable = True
     async_capable = True
 
-    def __new__(  # type: ignore[misc]  # Django only wants something that makes a middleware
+    def __new__(  # type: ignore[misc]  # Django only needs a callable that makes a middleware
         cls,
         get_response: Callable[[HttpRequest], HttpResponseBase] | Callable[[HttpRequest], Awaitable[HttpResponseBase]],
     ) -> SyncMiddleware | AsyncMiddleware:
@@ -58,12 +58,12 @@ class Middleware(Generic[F]):
         self.get_response = get_response
 
     def admit(self, request: HttpRequest, view: object) -> DjangoExchange | HttpResponse | None:
-        """None when the request is none of our business, an answer when it is refused, else what is known about it."""
+        """None when the request is not protected, an answer when it is refused, else its exchange."""
         if request.method in SAFE:
             see(True)
             return None
         headers = headers_of(request)
-        admitted = self._admitted(request, view, headers)
+        admitted = self._admit_view(request, view, headers)
         if admitted is None:
             return None
         answers = self.gate.answers(root_of())
@@ -80,14 +80,14 @@ class Middleware(Generic[F]):
     def _refuse(self, refused: Refused, answers: Answers, request: HttpRequest, headers: Headers) -> Response:
         return self.gate.refuse(refused, answers, request.method or "", request.path, headers)
 
-    def _admitted(self, request: HttpRequest, view: object, headers: Headers) -> Admitted | Refused | None:
+    def _admit_view(self, request: HttpRequest, view: object, headers: Headers) -> Admitted | Refused | None:
         method = request.method or ""
         mark = mark_on(view, method)
         see(mark is not UNMARKED)
         return self.gate.admit(method, request.path_info, headers, mark)
 
     def prepare(self, request: HttpRequest) -> None:
-        """Keep the body of a form with files: whoever asks for `request.POST` consumes it, and CSRF does before us."""
+        """Keep the body of a form with files: reading `request.POST` consumes it, and CSRF does that before us."""
         setattr(request, ATTRIBUTE, None)
         self.front.look_once()
         if request.method in SAFE or request.content_type != "multipart/form-data":
@@ -96,8 +96,8 @@ class Middleware(Generic[F]):
             view = get_resolver(getattr(request, "urlconf", None)).resolve(request.path_info).func
         except Resolver404:
             return
-        admitted = self._admitted(request, view, headers_of(request))
-        if isinstance(admitted, Admitted):  # else it is refused, or let pass, when it gets there
+        admitted = self._admit_view(request, view, headers_of(request))
+        if isinstance(admitted, Admitted):  # else `process_view` refuses it, or lets it pass
             read_body(request, body_limit(admitted.policy))
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
@@ -105,13 +105,13 @@ class Middleware(Generic[F]):
         return None if exchange is None else exchange.raised(exception)
 
     def published(self, request: HttpRequest) -> Monitored | Response | None:
-        """The policy document, or the accepted operation that is asked for; None when neither is."""
+        """The policy document, or the accepted operation that the path names; None when it is neither."""
         if request.method != "GET" or not request.path_info.startswith(self.gate.published_at):
             return None
         return published(self.gate, request.path_info, headers_of(request), root=root_of(), marks=marked_views)
 
     def failed(self, exchange: DjangoExchange, error: Exception) -> HttpResponseBase:
-        """A streamed answer broke off while it was collected: that is the work raising, which Django would not see."""
+        """A streamed answer broke off while it was collected: the work has raised, and Django does not see that."""
         answer = exchange.raised(error)
         if answer is None:
             self.front.report(exchange.request, error)
@@ -120,7 +120,7 @@ class Middleware(Generic[F]):
 
 
 def unprotected(response: HttpResponseBase) -> HttpResponseBase:
-    """Without a key there is nothing to direct: directives are dropped here, too."""
+    """Drop the directives from the answer to a request without a key: they have no effect there, and are not sent."""
     strip_directives(response)
     return response
 

@@ -32,7 +32,7 @@ def describe_schema(result: dict[str, Any], generator: Any, request: Any, public
 
 
 def _mark(method: str, path: str) -> Policy | Unmarked | None:
-    """The mark of the view behind a path of the schema; what stands for its parameters must suit their converters."""
+    """The mark of the view for a path of the schema. The sample values for parameters must suit their converters."""
     for example in PARAMETER_EXAMPLES:
         try:
             view = get_resolver().resolve(re.sub(r"\{[^}]+\}", example, path)).func

@@ -1,4 +1,4 @@
-"""The migration operation that runs what the SQL stores run: one database serves both, whoever made its tables."""
+"""A Django migration operation that applies a migration of the SQL stores: both can use the same tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VENDORS = ("sqlite", "postgresql")
 
 
 class Apply(Operation):
-    """Apply one numbered migration of the store; nothing where no records are kept: other databases than these two."""
+    """Apply one numbered migration of the store. Does nothing on databases of other vendors: they keep no records."""
 
     reduces_to_sql = True
     reversible = False
@@ -22,7 +22,7 @@ class Apply(Operation):
         self.number = number
 
     def state_forwards(self, app_label: str, state: Any) -> None:
-        """There are no models."""
+        """Nothing to do: there are no models."""
 
     def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
         connection = schema_editor.connection
@@ -35,7 +35,7 @@ class Apply(Operation):
             schema_editor.execute(sql, params=None)
 
     def _is_applied(self, connection: Any) -> bool:
-        """The store's own `migrate` may have been here before."""
+        """Whether the store's own `migrate` has applied it before."""
         if "semel_schema" not in connection.introspection.table_names():
             return False
         with connection.cursor() as cursor:

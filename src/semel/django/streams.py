@@ -1,4 +1,4 @@
-"""The body of an answer. A streamed one is collected before it is sent; one over the limit streams on after that."""
+"""The body of an answer. A streamed body is collected before it is sent; above the limit it streams on after that."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from django.http.response import HttpResponseBase
 from semel.http.held import HeldBody
 
 Collected = tuple[HttpResponseBase, "bytes | None"]
-"""The response that delivers the answer, and its body: None when that is larger than what is kept."""
+"""The response to send, and its body: None when that is larger than what is kept."""
 
 
 def collect(response: HttpResponseBase, size_max: int, held_max: int = 0) -> Collected:
-    """Up to `held_max` bytes all of it is held: under exactly-once nothing is sent before the view has ended."""
+    """Collect the body. Up to `held_max` bytes are held: exactly-once sends nothing before the view has ended."""
     if not isinstance(response, StreamingHttpResponse):
         return _content(response, size_max)
     if held_max:
         return _hold(response, iter(response), size_max, held_max)
-    source = iter(response)  # of an asynchronous iterator, Django makes a list here as it would when sending
+    source = iter(response)  # Django makes a list of an asynchronous iterator here, as it does when it sends
     taken: list[bytes] = []
     size = 0
     for chunk in source:
@@ -35,7 +35,7 @@ def collect(response: HttpResponseBase, size_max: int, held_max: int = 0) -> Col
 
 
 async def acollect(response: HttpResponseBase, size_max: int, held_max: int = 0) -> Collected:
-    """The same for tasks. A plain iterator may block, so it is asked in the thread where Django would ask it."""
+    """The same for tasks. A plain iterator may block, so it runs in the thread where Django would run it."""
     if not isinstance(response, StreamingHttpResponse):
         return _content(response, size_max)
     if not response.is_async:
@@ -52,7 +52,7 @@ async def acollect(response: HttpResponseBase, size_max: int, held_max: int = 0)
         taken.append(chunk)
         size += len(chunk)
         if size > size_max:
-            response.streaming_content = _chained(taken, source)
+            response.streaming_content = _chain(taken, source)
             return response, None
     return _whole(response, b"".join(taken))
 
@@ -79,14 +79,14 @@ def _from_held(response: StreamingHttpResponse, held: HeldBody, size_max: int) -
 
 
 def _whole(response: HttpResponseBase, body: bytes) -> Collected:
-    """The same answer in one piece, as its replays will be, so that middleware around us treats them alike."""
+    """The same answer in one piece, as its replays will be, so that middleware around us treats both alike."""
     made = HttpResponse(body, status=response.status_code, reason=response.reason_phrase)
     made.headers, made.cookies = response.headers, response.cookies
     made._resource_closers.extend(response._resource_closers)
     return made, body
 
 
-async def _chained(taken: list[bytes], rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _chain(taken: list[bytes], rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     for chunk in taken:
         yield chunk
     async for chunk in rest:

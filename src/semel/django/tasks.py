@@ -1,4 +1,4 @@
-"""The middleware in an asynchronous handler. What has begun goes on when the caller leaves and Django cancels it."""
+"""The middleware in an asynchronous handler. Begun work goes on when the caller leaves and Django cancels it."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ class AsyncMiddleware(Middleware[AsyncFront]):
         markcoroutinefunction(self)
 
     async def __call__(self, request: HttpRequest) -> HttpResponseBase:
-        published = await self._published(request)
+        published = await self._answer_published(request)
         if published is not None:
             return django_response(published)
         self.prepare(request)
         if request.method in SAFE:
             response: HttpResponseBase = await self.get_response(request)
             return response
-        return await self._outliving(request)
+        return await self._serve_in_task(request)
 
-    async def _outliving(self, request: HttpRequest) -> HttpResponseBase:
-        """Serve in a task of its own; what it changes in its context is ours afterwards, as if it were not another."""
+    async def _serve_in_task(self, request: HttpRequest) -> HttpResponseBase:
+        """Serve in a task of its own, then take over its changes of context variables, as if there were no task."""
         context = contextvars.copy_context()
         setattr(request, BEGUN, asyncio.Event())
         work = self.front.host.tasks.spawn(self._serve(request), context)
         try:
-            return await self._accepted(request, work) or await asyncio.shield(work)
+            return await self._accept_after(request, work) or await asyncio.shield(work)
         except asyncio.CancelledError:
             exchange = exchange_of(request)
-            if exchange is None:  # nothing that is protected: its view is told, as always
+            if exchange is None:  # the request is not protected: its view is cancelled, as always
                 work.cancel()
                 await asyncio.gather(work, return_exceptions=True)
             else:
@@ -64,8 +64,8 @@ class AsyncMiddleware(Middleware[AsyncFront]):
             else:
                 work.add_done_callback(report)
 
-    async def _accepted(self, request: HttpRequest, work: asyncio.Task[HttpResponseBase]) -> HttpResponse | None:
-        """202, when the caller prefers not to wait that long. The work goes on without it."""
+    async def _accept_after(self, request: HttpRequest, work: asyncio.Task[HttpResponseBase]) -> HttpResponse | None:
+        """202, when the work takes longer than the caller prefers to wait. The work goes on."""
         wanted = "HTTP_PREFER" in request.META and self.gate.secret is not None
         wait_s = respond_async(headers_of(request)) if wanted else None
         if wait_s is None:
@@ -120,7 +120,7 @@ class AsyncMiddleware(Middleware[AsyncFront]):
                 raise
         return await self.front.run(exchange.finish(response, body), exchange.asker)
 
-    async def _published(self, request: HttpRequest) -> Response | None:
+    async def _answer_published(self, request: HttpRequest) -> Response | None:
         monitored = self.published(request)
         if not isinstance(monitored, Monitored):
             return monitored

@@ -24,15 +24,15 @@ class SyncMiddleware(Middleware[Front]):
         super().__init__(front(), get_response)
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
-        published = self._published(request)
+        published = self._answer_published(request)
         if published is not None:
             return django_response(published)
         self.prepare(request)
         try:
             return self._serve(request)
         finally:
-            see(False)  # the thread serves other handlers, too
-            # The thread that ran the view ends its transaction, and nothing else does.
+            see(False)  # the thread serves further requests
+            # Only the thread that ran the view ends its transaction.
             exchange = exchange_of(request)
             if exchange is not None and exchange.transaction is not None:
                 exchange.transaction.end()
@@ -66,7 +66,7 @@ class SyncMiddleware(Middleware[Front]):
                 raise
         return self.front.run(exchange.finish(response, body), exchange.asker)
 
-    def _published(self, request: HttpRequest) -> Response | None:
+    def _answer_published(self, request: HttpRequest) -> Response | None:
         monitored = self.published(request)
         if not isinstance(monitored, Monitored):
             return monitored

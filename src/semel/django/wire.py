@@ -1,4 +1,4 @@
-"""Requests and answers, between Django's classes and the core's values."""
+"""Converts requests and answers between Django's classes and the core's values."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from semel.core.policy import Policy
 from semel.http.answers import DIRECTIVE
 
 UNKNOWN_PHRASE = "Unknown Status Code"
-"""What Django says for a status that has no registered phrase."""
+"""Django's phrase for a status that has no registered one."""
 CUT_SHORT = b"The request body ended before its Content-Length. Nothing was run.\n"
 WITHOUT_LENGTH = b"This server does not take a body in chunks. Send a Content-Length. Nothing was run.\n"
 
 
 class BodyConsumed(Exception):
-    """Somebody read the request's stream before us, so it can be neither fingerprinted nor given to the view."""
+    """Other code read the request's stream before us, so it can be neither fingerprinted nor given to the view."""
 
 
 def headers_of(request: HttpRequest) -> Headers:
-    """Names are lower case. The server or Django has joined repeated lines with commas, which no bare key may hold.
+    """The headers, with names in lower case. Repeated lines are joined with commas already, which no bare key may hold.
 
     A header that is None is absent, as it is for `META.get()`: Django's test client lets any value through.
     """
@@ -37,13 +37,13 @@ def headers_of(request: HttpRequest) -> Headers:
 
 
 def root_of() -> str:
-    """Where the project is mounted, as its callers see it: of the request that this thread or task serves."""
+    """Where the project is mounted, as the caller of this thread's or task's request sees it."""
     prefix: str = get_script_prefix()
     return prefix.rstrip("/")
 
 
 def parts_of(request: HttpRequest, headers: Headers, body: bytes) -> RequestParts:
-    """The path is the decoded one: two spellings of it are one request to Django, too."""
+    """The path is the decoded one: to Django, too, two spellings of it are one request."""
     query = str(request.META.get("QUERY_STRING") or "")
     return RequestParts(request.method or "", request.path, query, headers, body)
 
@@ -63,7 +63,7 @@ def read_body(request: HttpRequest, size_max: int) -> bytes | None:
         if int(length) > size_max:
             return None
     elif getattr(request, "scope", None) is not None and not request._read_started:
-        # Without a length Django would read whatever there is. `HttpRequest.body` keeps it in these two names, too.
+        # Without a length Django would read without a bound. `HttpRequest.body` uses these two names, too.
         body = request.read(size_max + 1)
         if len(body) > size_max:
             return None
@@ -74,19 +74,19 @@ def read_body(request: HttpRequest, size_max: int) -> bytes | None:
     except RawPostDataException:
         raise BodyConsumed(
             f"the body of {request.method} {request.path} was read as a stream before the idempotency middleware "
-            "saw it: let whoever did that use request.body, or exempt the view"
+            "saw it: read request.body in that code instead, or exempt the view"
         ) from None
     return body
 
 
 def unfit_body(request: HttpRequest, body: bytes) -> HttpResponse | None:
-    """The answer when this is not the body that was sent. Django gives a view whatever has arrived."""
+    """The answer when a part of the body is missing, with which Django would run the view; None when it is whole."""
     length = str(request.META.get("CONTENT_LENGTH") or "")
     if length.isdecimal():
-        whole = len(body) >= int(length) or "HTTP_CONTENT_ENCODING" in request.META  # somebody may have decoded it
+        whole = len(body) >= int(length) or "HTTP_CONTENT_ENCODING" in request.META  # a middleware may have decoded it
         return None if whole else HttpResponse(CUT_SHORT, status=400, content_type="text/plain")
     chunked = "chunked" in str(request.META.get("HTTP_TRANSFER_ENCODING")).lower()
-    if chunked and hasattr(request, "environ"):  # through WSGI Django takes such a body for empty
+    if chunked and hasattr(request, "environ"):  # under WSGI, Django reads such a body as empty
         return HttpResponse(WITHOUT_LENGTH, status=411, content_type="text/plain")
     return None
 
@@ -101,7 +101,7 @@ def response_of(response: HttpResponseBase, body: bytes) -> Response:
 
 
 def django_response(response: Response) -> HttpResponse:
-    """An answer of ours, or a stored one, as Django sends it."""
+    """Semel's answer, or a stored one, as Django's response."""
     reason = None if response.reason is None else response.reason.decode("latin-1")
     made = HttpResponse(response.body, status=response.status, reason=reason)
     del made.headers["Content-Type"]

@@ -1,4 +1,4 @@
-"""The table of records, and the book of migrations that all SQL stores share."""
+"""The table of records, and the table of applied migrations that all SQL stores share."""
 
 from django.db import migrations
 

@@ -1,1 +1,1 @@
-"""Django's book of semel's migrations. Each applies the one of the same number in the store's schema."""
+"""Semel's migrations for Django. Each applies the migration of the same number of the store's own schema."""

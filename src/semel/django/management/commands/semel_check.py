@@ -1,4 +1,4 @@
-"""`manage.py semel_check`: can the store be reached, are its tables there, what is in it? For deployments."""
+"""`manage.py semel_check`, for deployments: can the store be reached, are its tables there, what is in it?"""
 
 from __future__ import annotations
 
