@@ -194,7 +194,7 @@ def test_not_ready_without_a_store(upstream: Upstream) -> None:
         ),
         (
             {"UPSTREAM": "http://h", "STORE": "sqlite:///x.db", "RULES": ACCEPT},
-            'Policy.in_flight="accept" answers with a link that nobody may guess: give --secret',
+            'Policy.in_flight="accept" needs a link that cannot be guessed: give --secret',
         ),
         (
             {"UPSTREAM": "http://h", "STORE": "sqlite:///x.db", "RULES": QUOTA, "QUOTA_STORAGE": "nowhere://"},

@@ -94,8 +94,8 @@ async def caller_of(scope: Scope, gate: Gate, identify: Identify | None) -> str 
     if identify is None:
         return _find_caller(scope, gate)
     try:
-        who = identify(scope)
-        return await who if not isinstance(who, str) and inspect.isawaitable(who) else who
+        caller = identify(scope)
+        return await caller if not isinstance(caller, str) and inspect.isawaitable(caller) else caller
     except Exception as error:
         explain(error, scope, ASGI_ORDER)
         raise

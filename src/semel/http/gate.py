@@ -102,7 +102,7 @@ class Gate:
             )
         if policy.in_flight == "accept" and self.secret is None:
             raise StoreMisconfigured(
-                'Policy.in_flight="accept" answers with a link that nobody may guess: give the middleware a secret='
+                'Policy.in_flight="accept" needs a link that cannot be guessed: give the middleware a secret='
             )
         if policy.fingerprint == "json" or (
             isinstance(policy.fingerprint, Fingerprint) and policy.fingerprint.body == "json"

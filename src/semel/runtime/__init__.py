@@ -1,3 +1,1 @@
-"""What every front (a middleware, a decorator, a block) uses: it runs plans, keeps leases, and knows the operation that
-is running.
-"""
+"""What every front (middleware, decorator, block) uses: it runs plans, keeps leases, and knows the running operation."""
