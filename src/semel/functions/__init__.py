@@ -1,7 +1,7 @@
 """Functions and blocks that take effect once for each key, sync and async.
 
 `@idempotent(…)` on a function, `operation(…)` around a block, `run(…)` for a single call. Settings belong to the call,
-or to the decorated function; what functions share is the store.
+or to the decorated function; functions share only the store.
 """
 
 from semel.codecs.values import derived_key

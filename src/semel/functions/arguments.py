@@ -16,7 +16,7 @@ Chosen = str | Callable[..., object]
 
 
 class Arguments:
-    """The choices for one function, checked against its parameters."""
+    """The chosen key, tenant and fingerprint of one function, checked against its parameters."""
 
     def __init__(
         self,
@@ -55,17 +55,17 @@ class Arguments:
         return "" if tenant is None else _text(tenant)
 
     def compared(self, bound: BoundArguments) -> object:
-        """What makes this call this call: a repeat with anything else is refused."""
+        """What identifies this call: a repeat with other values is refused."""
         return self._fingerprint(bound)
 
     def _all(self, bound: BoundArguments) -> dict[str, object]:
-        """All arguments, but not the object or class that a method belongs to."""
+        """All arguments, without the object or class that a method belongs to."""
         names = list(bound.arguments)
         own = 1 if names and names[0] in ("self", "cls") and self._is_method_of(bound.arguments[names[0]]) else 0
         return {name: bound.arguments[name] for name in names[own:]}
 
     def _is_method_of(self, first: object) -> bool:
-        """Whether the function is a method of `first`, an object or a class; a plain one may have such parameters."""
+        """Whether the function is a method of `first`, an object or a class. A plain function may take one, too."""
         owner = first if isinstance(first, type) else type(first)
         if (known := self._owners.get(owner)) is None:
             known = self._owners[owner] = is_method_in(owner, self._function)
@@ -116,7 +116,7 @@ def is_method_in(owner: type, function: Callable[..., object]) -> bool:
 
 
 def _text(value: str | int | UUID) -> str:
-    """What a value says as part of a key. Of an enumeration's member that is its text or number, not its name."""
+    """A value as part of a key. A member of an enum counts by its text or number, not by its name."""
     if isinstance(value, str):
         return plain_text("a part of a key", value)
     return int.__repr__(value) if isinstance(value, int) else str(value)

@@ -5,7 +5,7 @@
             return op.result
         op.result = charge(…)
 
-Entering claims the key; what may not run is raised there. Leaving stores the result, and only then goes on.
+Entering claims the key, and raises an error if the work may not run. Leaving stores the result, and only then goes on.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ErrorType = type[BaseException] | None
 
 
 class Block(Generic[R]):
-    """One call under a key, to be entered once. Everything that changes about it is here."""
+    """One call under a key, to be entered once. All its mutable state is here."""
 
     def __init__(
         self,
@@ -75,15 +75,15 @@ class Block(Generic[R]):
         if inspect.iscoroutinefunction(self._ask):
             raise TypeError("reconcile= is a coroutine function: use `async with`, or give a plain function")
         self._check_resolvable(host.store, Resolvable)
-        return self._begun(host.begin(self._call, self._asker(host), self._listener), host)
+        return self._begin_with(host.begin(self._call, self._asker(host), self._listener), host)
 
     def __exit__(self, kind: ErrorType, error: BaseException | None, _: TracebackType | None) -> None:
-        host, operation = self._host, self._left()
+        host, operation = self._host, self._leave()
         assert isinstance(host, Host)
-        ended = self._ended(operation, error)
+        ended = self._judge_end(operation, error)
         if ended is not None:
             settlement = host.settle(self._call, operation.lease, ended, self._asker(host), self._listener)
-            self._settled(operation, ended, settlement, error)
+            self._check_settlement(operation, ended, settlement, error)
 
     def _asker(self, host: Host) -> Asker:
         plain = host.asker if self._settings.on_event is ignore else host.asker_on(host.store, self._listener)
@@ -103,26 +103,26 @@ class Block(Generic[R]):
         return plain._replace(perform=perform)
 
     def _answer(self, record: Record) -> Answer:
-        with self._asked_about(record):
+        with self._make_current(record):
             try:
                 return answered(self._reconciler()())
             except Exception as error:
-                return self._failed(error)
+                return self._judge_failure(error)
 
     # Async
 
     async def __aenter__(self) -> BlockOperation[R]:
         host: AsyncHost = self._once(async_host_of)
         self._check_resolvable(host.store, AsyncResolvable)
-        return self._begun(await host.begin(self._call, self._async_asker(host), self._listener), host)
+        return self._begin_with(await host.begin(self._call, self._async_asker(host), self._listener), host)
 
     async def __aexit__(self, kind: ErrorType, error: BaseException | None, _: TracebackType | None) -> None:
-        host, operation = self._host, self._left()
+        host, operation = self._host, self._leave()
         assert isinstance(host, AsyncHost)
-        ended = self._ended(operation, error)
+        ended = self._judge_end(operation, error)
         if ended is None:
             return
-        # In a task of its own: the work is done, and cancelling its caller must not make its outcome unknown.
+        # In a task of its own: the work is done, and a cancelled caller must not make its outcome unknown.
         task = host.tasks.spawn(
             host.settle(self._call, operation.lease, ended, self._async_asker(host), self._listener)
         )
@@ -131,7 +131,7 @@ class Block(Generic[R]):
         finally:
             if not task.done():
                 task.add_done_callback(report)
-        self._settled(operation, ended, settlement, error)
+        self._check_settlement(operation, ended, settlement, error)
 
     def _async_asker(self, host: AsyncHost) -> AsyncAsker:
         plain = host.asker if self._settings.on_event is ignore else host.asker_on(host.store, self._listener)
@@ -151,12 +151,12 @@ class Block(Generic[R]):
         return plain._replace(perform=perform)
 
     async def _aanswer(self, record: Record) -> Answer:
-        with self._asked_about(record):
+        with self._make_current(record):
             try:
                 answer = self._reconciler()()
                 return answered(await answer if inspect.isawaitable(answer) else answer)
             except Exception as error:
-                return self._failed(error)
+                return self._judge_failure(error)
 
     # Both
 
@@ -177,8 +177,8 @@ class Block(Generic[R]):
 
     @staticmethod
     @contextmanager
-    def _asked_about(record: Record) -> Iterator[None]:
-        """Let the reconciler find the operation that it is asked about, with the keys that were derived from it."""
+    def _make_current(record: Record) -> Iterator[None]:
+        """Make the operation current that the reconciler is asked about, so that it can derive the same keys."""
         outer = current_operation()
         enter(Operation(held_lease(record)))
         try:
@@ -186,13 +186,13 @@ class Block(Generic[R]):
         finally:
             enter(outer)
 
-    def _failed(self, error: Exception) -> Answer:
-        """A final error that the reconciler raises is how the work ended; any other one is a failure to find out."""
+    def _judge_failure(self, error: Exception) -> Answer:
+        """A final error of the reconciler is the outcome of the work. Any other one is the reconciler's own failure."""
         if isinstance(error, self._settings.values.errors):
             return Raised(error)
         raise OutcomeUnknown(f"the outcome is unknown, and the reconciler failed: {error!r}") from error
 
-    def _begun(self, begun: Run | Unprotected | Found[R], host: Host | AsyncHost) -> BlockOperation[R]:
+    def _begin_with(self, begun: Run | Unprotected | Found[R], host: Host | AsyncHost) -> BlockOperation[R]:
         match begun:
             case Run(lease):
                 lease_ms = self._call.policy.lease_ms
@@ -220,7 +220,7 @@ class Block(Generic[R]):
             case _:
                 assert_never(outcome)
 
-    def _left(self) -> BlockOperation[R]:
+    def _leave(self) -> BlockOperation[R]:
         operation = self.operation
         assert self._host is not None
         enter(self._outer)
@@ -228,7 +228,7 @@ class Block(Generic[R]):
             self._host.keeper.stop(self._kept)
         return operation
 
-    def _ended(self, operation: BlockOperation[R], error: BaseException | None) -> EndedCall | None:
+    def _judge_end(self, operation: BlockOperation[R], error: BaseException | None) -> EndedCall | None:
         """How the work ended, or None when there is nothing to settle."""
         if not self._protected:
             if error is None:
@@ -238,10 +238,10 @@ class Block(Generic[R]):
             return self._call.raised(error, nothing_done=operation.nothing_was_done)
         return self._call.returned(operation.outcome(), nothing_done=operation.nothing_was_done)
 
-    def _settled(
+    def _check_settlement(
         self, operation: BlockOperation[R], ended: EndedCall, settlement: Settlement, error: BaseException | None
     ) -> None:
-        """Let the caller have its own answer only if the store has it, too."""
+        """Give the caller its own result only if the store has it, too."""
         found = self._call.held(settlement)
         if found is not None:
             operation.replay(self._value(found.outcome))
@@ -291,9 +291,9 @@ def operation(
 ) -> Block[Any]:
     """A block whose work takes effect once for each key: `with` a store, `async with` an async store or any URL.
 
-    `scope` says what is done: it keeps blocks apart that are given the same keys. `fingerprint` is whatever makes this
-    call this one: a repeat with another is refused. `returns` is the type of `op.result` where that is more than plain
-    data.
+    `scope` says what is done: it separates blocks that are given the same keys. `fingerprint` is any data that
+    identifies the call: a repeat with another one is refused. `returns` is the type of `op.result` where that is more
+    than plain data.
     """
     check_options(options, Options, operation)
     return Block(block_key(key, tenant, scope), fingerprint, store, CallSettings[Any].of(returns, options))

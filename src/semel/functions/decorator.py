@@ -30,10 +30,10 @@ def idempotent(
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make a function take effect once for each key, sync or async; every repeat gets the first result.
 
-    `key`, `tenant` and `fingerprint` are paths into the arguments (`"cmd.payment_intent_id"`) or functions of them; the
-    fingerprint is all arguments unless it is chosen. `scope` is the function's full name unless it is given: give it
-    to a function that may be moved or renamed. `returns` is the return annotation unless it is given. HTTP endpoints
-    are marked by another `idempotent`, that of `semel.asgi`, `semel.flask` or `semel.django`.
+    `key`, `tenant` and `fingerprint` are paths into the arguments (`"cmd.payment_intent_id"`) or functions of them. By
+    default the fingerprint is all arguments, `scope` is the function's full name, and `returns` is its return
+    annotation. Give `scope` to a function that may be moved or renamed. HTTP endpoints need another `idempotent`, that
+    of `semel.asgi`, `semel.flask` or `semel.django`.
     """
     check_options(options, Options, idempotent)
 

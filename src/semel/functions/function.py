@@ -1,4 +1,4 @@
-"""A function that is called through a block, and what can be said about it before it runs."""
+"""A function that is called through a block, and what is checked before it runs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ R = TypeVar("R")
 
 
 class Annotated:
-    """Says that the return type is what the function's own annotation says."""
+    """Stands for a return type that is taken from the function's own annotation."""
 
 
 ANNOTATED = Annotated()
 
 
 class Function(Generic[R]):
-    """A function and everything that was chosen for it. It changes once at most: when its annotation can be read."""
+    """A function with its options. It changes at most once: when its annotation can be read."""
 
     def __init__(
         self, function: Callable[..., Any], store: Store | AsyncStore | str, returns: object, options: Options
@@ -37,11 +37,11 @@ class Function(Generic[R]):
         self._returns = returns
         self._options = options
         self._settings: CallSettings[R] | None = None
-        (async_host_of if is_async(function) else host_of)(store)  # says at once what is wrong with it
+        (async_host_of if is_async(function) else host_of)(store)  # fails at once if the store does not fit
         if inspect.iscoroutinefunction(options.get("reconcile")) and not is_async(function):
             raise TypeError("reconcile= is a coroutine function, and the function is not: give a plain function")
         CallSettings[R].of(object, options)
-        with contextlib.suppress(NameError):  # a class that is defined further down: the first call finds out
+        with contextlib.suppress(NameError):  # a class that is defined further down: the first call reads it
             self._settings = self._read()
 
     def call(self, key: Key, compared: object, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R:
@@ -89,14 +89,14 @@ class Function(Generic[R]):
             self._settings = self._read()
         except NameError as error:
             raise Unstorable(
-                f"the return annotation of {scope_of(self._function, None)} cannot be read ({error}), so nobody can "
+                f"the return annotation of {scope_of(self._function, None)} cannot be read ({error}), so semel cannot "
                 "tell whether its result can be stored: give returns=TheType. Nothing was run."
             ) from None
         return self._settings
 
 
 def checked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Refuse what has no single result."""
+    """Refuse a callable that has no single result."""
     if isinstance(function, (classmethod, staticmethod)):
         raise TypeError(f"write @{type(function).__name__} above @semel.idempotent(…), not below")
     if isinstance(function, type) or not callable(function):
@@ -114,7 +114,7 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 
 def _return_annotation(function: Any) -> object:
-    """The return annotation alone: those of parameters may name what is only imported for type checkers."""
+    """The return annotation alone: annotations of parameters may name types that only type checkers import."""
     while isinstance(function, functools.partial):
         function = function.func
     function = inspect.unwrap(function if hasattr(function, "__qualname__") else type(function).__call__)
@@ -124,7 +124,7 @@ def _return_annotation(function: Any) -> object:
 
 
 def _closure(function: Any) -> dict[str, object]:
-    """What a function takes from around it, where classes of a test or a notebook's cell are defined."""
+    """The variables of a function's closure: classes may be defined there, in a test or in a notebook's cell."""
     code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None) or ()
     found: dict[str, object] = {}
     for name, cell in zip(code.co_freevars if code else (), cells, strict=False):

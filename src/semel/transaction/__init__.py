@@ -1,7 +1,7 @@
 """Exactly-once: the record of an operation and what the operation writes, in one database transaction.
 
-`within(connection).operation(key)` is a block inside of a transaction of yours; `run` and `arun` also begin, repeat and
-end the transactions; a `TransactionStore` does that for the requests of an HTTP front.
+`within(connection).operation(key)` is a block inside of your own transaction. `run` and `arun` also begin, repeat and
+end the transactions. A `TransactionStore` does that for the requests of an HTTP front.
 """
 
 from semel.stores.sql.errors import RetryTransaction

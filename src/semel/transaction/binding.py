@@ -57,9 +57,9 @@ class Bound:
     ) -> TransactionBlock[Any]:
         """A block whose writes and whose record are committed together, or not at all.
 
-        `scope` says what is done: it keeps blocks apart that are given the same keys. `fingerprint` is whatever makes
-        this call this one: a repeat with another is refused. `returns` is the type of `op.result` where that is more
-        than plain data.
+        `scope` says what is done: it separates blocks that are given the same keys. `fingerprint` is any data that
+        identifies the call: a repeat with another one is refused. `returns` is the type of `op.result` where that is
+        more than plain data.
         """
         check_options(options, TransactionOptions, self.operation)
         named = block_key(key, tenant, scope)
@@ -71,7 +71,7 @@ class Bound:
 def within(connection: object, *, schema: str = "", seal: Seal | None = None) -> Bound:
     """Bind to the transaction of `connection`: of psycopg, asyncpg, sqlite3, aiosqlite, SQLAlchemy or Django.
 
-    The records are those of the ordinary store of that database. `schema` is where PostgreSQL has its tables, if the
-    search path does not say so. `seal` is that of the sealed store of that database, if its results are sealed.
+    The records are those of the ordinary store of that database. `schema` is the PostgreSQL schema of its tables, if
+    the search path does not find them. `seal` is the one of that database's sealed store, if results are sealed.
     """
     return Bound(connection, schema=schema, seal=seal)

@@ -6,8 +6,9 @@
         session.add(Payment(…))
         op.result = {…}
 
-Entering inserts the record, so that a twin waits for the end of your transaction. Leaving stores the result in it.
-Nothing here commits or rolls back: the record shares the fate of what the block wrote.
+Entering inserts the record, so that a twin (a repeat that comes meanwhile) waits for the end of your transaction.
+Leaving stores the result in the record. Nothing here commits or rolls back: your transaction commits, or rolls back,
+the record together with what the block wrote.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ ErrorType = type[BaseException] | None
 
 
 class TransactionOperation(BlockOperation[R]):
-    """The operation of such a block. `fail` makes an error its result, for this caller to raise and for repeats."""
+    """The operation of such a block. `fail` makes an error its result: this caller raises it, and every repeat does."""
 
     __slots__ = ("error",)
 
@@ -50,8 +51,8 @@ class TransactionOperation(BlockOperation[R]):
     def fail(self, error: Exception) -> None:
         """Store `error`, one of `final_errors`, as the answer: every repeat raises it.
 
-        What the block wrote is committed with it. To remember a failure whose writes are rolled back, roll back first
-        and do this in a second transaction, or let `semel.transaction.run` do so.
+        What the block wrote is committed with it. To store a failure whose writes are rolled back, roll back first and
+        call this in a second transaction, or let `semel.transaction.run` do both.
         """
         self.error = error
 
@@ -83,26 +84,26 @@ class TransactionBlock(Generic[R]):
     def __enter__(self) -> TransactionOperation[R]:
         driver = self._of_kind(is_async=False)
         driver.check()
-        return self._begun(drive(self._engine.claim(self._claim, self._settings.wait_ms), driver.perform))
+        return self._begin_with(drive(self._engine.claim(self._claim, self._settings.wait_ms), driver.perform))
 
     def __exit__(self, kind: ErrorType, error: BaseException | None, _: TracebackType | None) -> None:
-        if (operation := self._left(error)) is not None:
+        if (operation := self._leave(error)) is not None:
             driver = self._of_kind(is_async=False, again=True)
             driver.flush()
-            drive(self._engine.complete(*self._ended(operation)), driver.perform)
+            drive(self._engine.complete(*self._make_completion(operation)), driver.perform)
 
     # Async
 
     async def __aenter__(self) -> TransactionOperation[R]:
         driver = self._of_kind(is_async=True)
         await driver.check()
-        return self._begun(await adrive(self._engine.claim(self._claim, self._settings.wait_ms), driver.perform))
+        return self._begin_with(await adrive(self._engine.claim(self._claim, self._settings.wait_ms), driver.perform))
 
     async def __aexit__(self, kind: ErrorType, error: BaseException | None, _: TracebackType | None) -> None:
-        if (operation := self._left(error)) is not None:
+        if (operation := self._leave(error)) is not None:
             driver = self._of_kind(is_async=True, again=True)
             await driver.flush()
-            await adrive(self._engine.complete(*self._ended(operation)), driver.perform)
+            await adrive(self._engine.complete(*self._make_completion(operation)), driver.perform)
 
     # Both
 
@@ -114,23 +115,23 @@ class TransactionBlock(Generic[R]):
             raise Misuse("a block is entered once: call within(…).operation(…) again for every call")
         return self._driver
 
-    def _begun(self, claimed: Claimed) -> TransactionOperation[R]:
+    def _begin_with(self, claimed: Claimed) -> TransactionOperation[R]:
         match claimed:
             case Granted(lease, mark):
                 self._mark = mark
                 operation = TransactionOperation[R](lease)
             case Occupied():
-                operation = self._found(claimed)
+                operation = self._replay_found(claimed)
             case _:
                 assert_never(claimed)
         self._operation, self._outer = operation, current_operation()
         enter(operation)
         return operation
 
-    def _found(self, occupied: Occupied) -> TransactionOperation[R]:
+    def _replay_found(self, occupied: Occupied) -> TransactionOperation[R]:
         decision = decide(occupied, self._claim.fingerprint)
         if not isinstance(decision, Replay):
-            raise refusal(cast(Any, decision), self._claim.key)  # an occupied key is never ours to run
+            raise refusal(cast(Any, decision), self._claim.key)  # the work of an occupied key never runs here
         outcome = self._settings.values.decode(decision.result)
         match outcome:
             case Returned(value):
@@ -142,7 +143,7 @@ class TransactionBlock(Generic[R]):
             case _:
                 assert_never(outcome)
 
-    def _left(self, error: BaseException | None) -> TransactionOperation[R] | None:
+    def _leave(self, error: BaseException | None) -> TransactionOperation[R] | None:
         """The operation whose result is to be stored now; None when there is nothing to do."""
         operation = self._operation
         assert operation is not None, "`with` leaves only what it has entered"
@@ -155,12 +156,12 @@ class TransactionBlock(Generic[R]):
         operation.check_looked()
         return None if self._mark is None else operation
 
-    def _ended(self, operation: TransactionOperation[R]) -> tuple[Complete, str]:
+    def _make_completion(self, operation: TransactionOperation[R]) -> tuple[Complete, str]:
         assert self._mark is not None
         return Complete(operation.lease, self._result(operation), self._settings.retention_ms), self._mark
 
     def _result(self, operation: TransactionOperation[R]) -> Result:
-        """What is stored. Nothing is committed yet, so what cannot be stored is simply refused."""
+        """The result to store. Nothing is committed yet, so a value that cannot be stored is refused."""
         error = operation.error
         result = self._settings.values.encode(Returned(operation.outcome()) if error is None else Raised(error))
         size, size_max = len(result.payload), self._settings.policy.result_max

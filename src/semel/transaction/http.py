@@ -3,9 +3,9 @@
     store = AsyncTransactionStore(async_sessionmaker(engine).begin)
     app.add_middleware(IdempotencyMiddleware, store=store, policy=Policy(guarantee="exactly-once", required=True))
 
-The front asks for the `request()` of each keyed request. The task or thread that runs the handler claims the key with
-it, runs the handler, which writes through `store.current()`, stores the answer, and only then sends it; at its end it
-calls `end()`. Nothing else uses the connection.
+The front (the middleware) calls `request()` for each keyed request. One task or thread claims the key with it, runs the
+handler, which writes through `store.current()`, stores the answer, and only then sends it. At its end it calls `end()`.
+No other task or thread uses the connection.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HELD_MAX = 64 * 1024 * 1024
 
 
 class RequestTransaction(RequestPlans[C]):
-    """The transaction of one request, as the store that the plans of a front ask. For the thread that runs it."""
+    """The transaction of one request, in the form of a store, for the plans of a front. For the thread that runs it."""
 
     def claim(
         self, key: Key, fingerprint: str, *, owner: str, lease_ms: int, retention_ms: int, takeover: bool
@@ -40,7 +40,7 @@ class RequestTransaction(RequestPlans[C]):
         return drive(self.claiming(Claim(key, fingerprint, owner, lease_ms, retention_ms, takeover).checked()), perform)
 
     def renew(self, lease: Lease, *, lease_ms: int) -> Lease | None:
-        """The transaction is the lease: it holds for as long as it is open."""
+        """The transaction is the lease: it lasts as long as the transaction is open."""
         return lease
 
     def complete(self, lease: Lease, result: Result, *, retention_ms: int, refuse_ms: int = 0) -> bool:
@@ -114,7 +114,7 @@ class AsyncRequestTransaction(RequestPlans[C]):
 
 
 class RequestTransactions(Generic[C]):
-    """What both kinds have. `wait` bounds how long a twin waits for the first request, 10 s by default."""
+    """What both stores share. `wait` bounds how long a twin (a repeat that comes meanwhile) waits, 10 s by default."""
 
     in_transactions = True
     """Fronts look for this: `Policy(guarantee="exactly-once")` is possible with such a store."""
@@ -127,7 +127,7 @@ class RequestTransactions(Generic[C]):
         self._held_max = Policy(result_max=held_max).result_max
 
     def current(self) -> C:
-        """The connection or session of the request that is running: its handler writes through it, and never ends it.
+        """The connection or session of the current request: its handler writes through it, and never ends it.
 
         It is a dependency for FastAPI: `session: Annotated[Session, Depends(store.current)]`.
         """
@@ -146,8 +146,8 @@ class TransactionStore(RequestTransactions[C]):
     """For threads: WSGI, Flask, and Django with `begin=semel.connections.django.atomic`.
 
     `begin` opens a transaction, gives its connection or session, and commits it, as `Session.begin` of SQLAlchemy does.
-    An answer that is longer than `Policy.result_max` is held until the commit, up to `held_max` bytes. `seal` is that
-    of the sealed store of that database, if its results are sealed.
+    An answer that is longer than `Policy.result_max` is held until the commit, up to `held_max` bytes. `seal` is the
+    one of that database's sealed store, if results are sealed.
     """
 
     def __init__(

@@ -1,12 +1,11 @@
 """What becomes of the transaction of one request, as plans that threads and tasks share.
 
-Claiming begins the transaction. A stored success commits it. Anything else rolls it back, and a failure is then
-remembered in a second transaction. The task or thread that runs the request drives all of these plans, and at its end
-`ending`: nothing else ever touches the connection. So there is no lease to lose and no deadline to miss: a request that
-is late is only late.
+Claiming begins the transaction. A stored success commits it. Anything else rolls it back, and a failure is then stored
+in a second transaction. The task or thread that runs the request drives all of these plans, and `ending` at its end: no
+other one touches the connection. So there is no lease to lose and no deadline to miss: a late request is only late.
 
-A commit whose end is not known is never guessed. The plan reads it back; if that fails, too, the caller is told to
-repeat the request, and the repeat finds out.
+If the reply to a commit is lost, the plan reads the record. If that fails, too, the caller is told to repeat the
+request, and the repeat finds out. A *twin* is a repeat that comes while the first request is running.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ HELD_MS = 1_000
 WAIT_MS = 10_000
 """How long a twin waits for the first request by default."""
 NO_WAIT_MS = 1
-"""A claim does not wait in the database for a twin: it would keep its connection from other requests meanwhile."""
+"""A claim does not wait in the database for a twin: other requests could not use its connection meanwhile."""
 REMEMBER_MS = 1_000
-"""How long a failed request waits for a twin that got the key before the failure was remembered."""
+"""How long a failed request waits for a twin that got the key before the failure was stored."""
 logger = logging.getLogger("semel")
 
 
 class RequestPlans(Generic[C]):
-    """The transaction of one request. `source` is the store that it is of; `new_unit` makes one that has not begun."""
+    """The transaction of one request. `source` is its store; `new_unit` makes a transaction that has not begun."""
 
     def __init__(
         self,
@@ -70,7 +69,7 @@ class RequestPlans(Generic[C]):
 
     @property
     def connection(self) -> C | None:
-        """The connection or session of the handler's transaction. A failure is remembered in one of semel's own."""
+        """The connection or session of the handler's transaction. A failure is stored in one of semel's own."""
         return self._unit.connection if self._is_running and self._unit is not None else None
 
     def gave_up(self, error: BaseException | None) -> str:
@@ -103,7 +102,7 @@ class RequestPlans(Generic[C]):
         return Acquired(Lease(claim.key, claim.owner, 1, wall_ms() + claim.lease_ms))
 
     def flushing(self) -> Plan[None]:
-        """Send what an ORM holds back. What the database refuses then is an error of the handler."""
+        """Send the writes that an ORM holds back. If the database refuses them, that is an error of the handler."""
         if self._unit is not None:
             try:
                 yield from step(self._unit.flush)
@@ -111,13 +110,13 @@ class RequestPlans(Generic[C]):
                 raise failed.error from None
 
     def completing(self, call: Complete) -> Plan[bool]:
-        """Say whether the database has this result. It never fails: `reading` raises what is known of a failure."""
+        """Store the result, and say whether the database has it. This never fails: `reading` raises the failure."""
         stored = yield from self._store(call)
-        yield from self.ending()  # twins go on now: the application may have much to do after its answer
+        yield from self.ending()  # let twins go on now: the application may have much to do after its answer
         return stored
 
     def reading(self, key: Key) -> Plan[Record | None]:
-        """What the database holds, read in a transaction of its own: before the claim, or after the end of its own."""
+        """The record, read in a second transaction: before the claim, or after the request's own transaction."""
         if self._failure is not None:
             raise self._failure
         unit = self._unit = self._new_unit()
@@ -187,7 +186,7 @@ class RequestPlans(Generic[C]):
             self._unit = None
 
     def _remember(self, call: Complete) -> Plan[bool]:
-        """Store a failure whose writes were rolled back, unless a twin has the key by now."""
+        """Store a failure after its writes were rolled back, unless a twin has the key by now."""
         assert self._claim is not None
         reply = yield from self._insert(self._claim, min(self.wait_ms, REMEMBER_MS))
         if isinstance(reply, Granted):
@@ -208,12 +207,12 @@ class RequestPlans(Generic[C]):
 
 
 def _unfinished(record: Record) -> Record:
-    """A request's own record after its end. In progress, it was committed by the handler, and no one will finish it."""
+    """A request's own record after its end. One in progress was committed by the handler, and never finishes."""
     return replace(record, owner=NOBODY) if record.in_progress() else record
 
 
 def _held(first: Claim) -> Occupied:
-    """What is said of a key whose transaction is open: no other transaction can see its record yet."""
+    """The reply for a key whose transaction is open: no other transaction can see its record yet."""
     now_ms = wall_ms()
     until_ms = now_ms + HELD_MS
     record = Record(first.key, first.fingerprint, State.IN_PROGRESS, first.owner, 1, now_ms, until_ms, until_ms)
@@ -221,7 +220,7 @@ def _held(first: Claim) -> Occupied:
 
 
 def _meaning(error: Exception) -> StoreError:
-    """What a front makes of it: a new transaction may do better, unless an operator must act first."""
+    """The store error for a front: a new transaction may succeed, unless an operator must act first."""
     if isinstance(error, (StoreMisconfigured, RecordUnreadable)):
         return error
     return StoreUnavailable(f"the transaction of this request could not begin: {error}")

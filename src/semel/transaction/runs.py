@@ -1,7 +1,8 @@
-"""`run` and `arun`: an operation with all of its transactions, from the first BEGIN to an answer that holds.
+"""`run` and `arun`: an operation with all of its transactions, from the first BEGIN to its final answer.
 
-They run a transaction again that the database gave up, and remember final errors: what the work wrote is rolled back,
-then the error is stored in a second transaction. Between the two a twin may run; if it does, the answer is the twin's.
+They repeat a transaction that the database gave up. They also store final errors: what the work wrote is rolled back,
+then the error is stored in a second transaction. Between the two a twin (a repeat that comes meanwhile) may run; then
+the answer is the twin's.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from semel.transaction.settings import TransactionOptions
 R = TypeVar("R")
 C = TypeVar("C")
 TRIES_MAX = 5
-"""How often the work runs at most because the database gave its transaction up."""
+"""How often the work runs at most if the database gives its transaction up."""
 
 
 class RunOptions(TransactionOptions, total=False):
@@ -48,7 +49,7 @@ def run(
     """Do `work(connection)` once for each key, in a transaction that `begin()` opens and commits.
 
     `begin` gives a connection or session with its transaction: `Session.begin`, `engine.begin`, `pool.connection`.
-    `scope` is the full name of `work` unless it is given: give it to a function that may be moved or renamed.
+    By default `scope` is the full name of `work`: give it for a function that may be moved or renamed.
     """
     check_options(options, RunOptions, run)
     call: _Call[R] = _Call.of(key, work, options)
@@ -82,7 +83,7 @@ async def arun(
 
 
 class _Final(Exception):
-    """Carries a final error out of its transaction, which is rolled back. A replayed one is raised as itself."""
+    """Carries a final error out of its transaction, so that this is rolled back. A replayed error is raised itself."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -95,7 +96,7 @@ class _Call(Generic[R]):
 
     @classmethod
     def of(cls, key: str | Key, work: Callable[..., object], options: RunOptions) -> _Call[R]:
-        """The scope is the full name of the work unless it is given."""
+        """By default the scope is the full name of the work."""
         tenant, scope = options.pop("tenant", ""), options.pop("scope", None)
         if not isinstance(key, Key):
             scope = scope_of(work, scope)

@@ -1,4 +1,4 @@
-"""What may be chosen about an operation inside of a transaction, checked before anything runs."""
+"""The options of an operation inside of a transaction, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ class TransactionOptions(TypedDict, total=False):
     retention: Duration
     """How long the result answers repeats; by default a day."""
     wait: Duration | None
-    """How long to wait for a twin. By default 10 s on PostgreSQL, and on SQLite what the connection itself waits."""
+    """How long to wait for a twin, the first call that is still running. By default 10 s on PostgreSQL; on SQLite the
+    connection's own time-out."""
     final_errors: Iterable[type[Exception]]
     """Errors that are answers: they are stored, and raised again for every repeat."""
     adapters: Mapping[type, Adapter]
-    """For classes that are not data by themselves: how they become data, and back."""
+    """How to turn classes that are not plain data into data, and back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class TransactionSettings(Generic[R]):
 
     @classmethod
     def of(cls, returns: object, options: TransactionOptions) -> TransactionSettings[R]:
-        """Checking and reading the types costs more than a statement, so what was chosen before is not done again."""
+        """Cached for equal options, because checking them and reading the types costs more than a statement."""
         chosen = (options.get("retention"), options.get("wait"), tuple(options.get("final_errors", ())))
         if options.get("adapters") or not isinstance(returns, Hashable):
             return cast("TransactionSettings[R]", _settings(returns, *chosen, options.get("adapters")))

@@ -1,7 +1,7 @@
 """The keys whose requests are open in this process.
 
-A twin, which is a repeat that comes while the first request is running, waits here for the first one. It takes no
-connection meanwhile, so many repeats of one slow request leave the pool to everybody else. The table is only a hint
+A twin is a repeat that comes while the first request is running. It waits here for the first one, and takes no
+connection meanwhile. So many repeats of one slow request leave the pool to other requests. The table is only a hint
 that saves connections: the unique key in the database decides, and nothing here ends a transaction.
 """
 
@@ -15,11 +15,11 @@ from semel.core.records import Key
 from semel.stores.waiters import AsyncWaiters, Waiters
 
 POLLS_MS = (10, 20, 50, 100, 200)
-"""How long a twin rests between its looks at a request that another process runs; the last one repeats."""
+"""How long a twin rests between its reads of a request that another process runs; the last value repeats."""
 
 
 class OpenKeys:
-    """Which claim was granted which key, for as long as its transaction is open."""
+    """The keys with an open transaction, each with the claim that was granted."""
 
     def __init__(self) -> None:
         self._claims: dict[Key, Claim] = {}
@@ -80,7 +80,7 @@ AnyTwins = Twins | AsyncTwins
 
 
 def rests_ms() -> Iterator[int]:
-    """How long to rest before each look."""
+    """How long to rest before each read."""
     yield from POLLS_MS
     while True:
         yield POLLS_MS[-1]

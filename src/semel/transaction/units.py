@@ -1,4 +1,4 @@
-"""One transaction from its beginning to its end, sync and async, and the steps of a plan that are taken on it."""
+"""The unit: one transaction from its beginning to its end, sync and async, and the steps that plans take on it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class StepFailed(StoreError):
-    """A step raised `error`. For plans, which know what that means."""
+    """A step raised `error`. Plans catch this."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error) or type(error).__name__)
@@ -26,11 +26,11 @@ class StepFailed(StoreError):
 
 
 class RolledBack(StoreError):
-    """A transaction ends without its writes. Raised into whatever began it."""
+    """Raised into the context manager of a transaction, so that it ends without its writes."""
 
 
 class TransactionStep(Effect[Any], frozen=True):
-    """Call this; an async unit's answers with a coroutine."""
+    """Call this function; that of an async unit returns a coroutine."""
 
     act: Callable[[], Any]
 
@@ -93,7 +93,7 @@ class Unit(Generic[C]):
         self._stack.close()
 
     def roll_back(self) -> None:
-        """If even that fails, the connection is broken, and the database rolls back by itself."""
+        """Roll back. If that fails, the connection is broken, and the database rolls back by itself."""
         with suppress(Exception):
             self._stack.__exit__(RolledBack, RolledBack(), None)
 
