@@ -1,4 +1,4 @@
-"""What can go wrong, one class for each kind of answer that a caller can give to it."""
+"""The errors of semel, one class for each way in which a caller can react."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class StoreUnavailable(StoreError):
 
 
 class StoreTimeout(StoreUnavailable):
-    """The store said nothing for as long as one call may take, so its caller has waited long enough."""
+    """The store did not reply within the time of one call, so its caller has waited long enough."""
 
 
 class StoreMisconfigured(StoreError):
-    """The store cannot keep its promises as it is set up; the message names the setting and the way out."""
+    """The store cannot keep its promises with these settings; the message names the setting and how to mend it."""
 
 
 class RecordUnreadable(StoreError):
@@ -48,9 +48,9 @@ class NotExecuted(SemelError):
 
 
 class OutcomeUnknown(SemelError):
-    """Nobody can tell whether the work took effect, so it never runs again silently.
+    """Whether the work took effect is unknown, so it never runs again silently.
 
-    Raised by the work to declare that, and to callers of a function whose executor was lost or failed.
+    The work raises it to declare that. Callers of a function get it when its executor was lost or failed.
     """
 
 

@@ -1,4 +1,4 @@
-"""What listeners are told about a key: `on_event=` of every front, `EventKind` says what happened."""
+"""Events about keys, for `on_event=` of every front. `EventKind` says what happened."""
 
 from semel.core.events import ENDS, NO_KEY, REFUSALS, STARTS, Event, EventKind
 

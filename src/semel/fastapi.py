@@ -26,9 +26,9 @@ from semel.store import AsyncStore, TransactionSource
 
 __all__ = ["Rule", "idempotency_exempt", "idempotent", "protect"]
 RUNNING = frozenset({"solve_dependencies", "run_endpoint_function"})
-"""FastAPI's functions that call what the application has written. What comes back through them may have done something.
+"""FastAPI's functions that call the application's code, which may have done something before it raised.
 
-What it finds invalid it raises outside of them.
+FastAPI itself raises for an invalid request outside of them.
 """
 
 
@@ -41,9 +41,7 @@ class Application(Protocol):
 def protect(
     app: Application, *, store: AsyncStore | TransactionSource | str, **settings: Unpack[MiddlewareSettings]
 ) -> None:
-    """Add the middleware to `app` (same options), and show the key and the problems in its OpenAPI schema, if it has
-    one.
-    """
+    """Add the middleware to `app` (same options), and show the key and the problems in its OpenAPI schema, if any."""
     check_options(settings, MiddlewareSettings, protect)
     policy, rules = settings.get("policy", Policy()), tuple(settings.get("rules", ()))
     settings["rules"] = rules
@@ -71,7 +69,7 @@ def protecting(app: Any, method: str, path: str, policy: Policy, rules: Sequence
 def _tell_of_invalid_requests(app: Any) -> None:
     """Tell the operation when FastAPI refuses a request without running the endpoint (`Policy.release_invalid`).
 
-    The application's own handler answers. It may be registered later than this: so it is looked up when the
+    The application's own handler answers. It may be registered after this call, so it is looked up when the
     application starts.
     """
     exceptions = sys.modules.get("fastapi.exceptions")

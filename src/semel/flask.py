@@ -1,17 +1,19 @@
 """Idempotency keys for Flask: `Idempotency(app, store="postgresql://…")`, and marks on views.
 
-Flask answers for exceptions itself. In a keyed request, what an error handler of the application turns into an answer
-is an answer. What none handles has *raised*: Flask reports it as always (its log, its signal, error trackers), and its
-page for status 500, or that of the application's handler for it, is the answer of the first caller and of repeats. It
-counts as a failure, whatever its status says. `release_exceptions` that none handles give the key back and get that
-page. `NotExecuted` gives it back and is answered with 503, `OutcomeUnknown` leaves the outcome unknown and is answered
-with 504; a blueprint's handler for every exception would come before ours, and must let them pass.
+Flask answers for exceptions itself. In a keyed request, the answer of an error handler of the application is the answer
+of the work. Without such a handler the work has *raised*: Flask reports the exception as always (log, signal, error
+trackers), and the first caller and repeats get its page for status 500, or the one of the application's handler for
+that status. It counts as a failure, whatever its status. If the exception is one of `release_exceptions`, the key is
+released, and the caller gets that page.
+
+`NotExecuted` releases the key and is answered with 503. `OutcomeUnknown` leaves the outcome unknown and is answered
+with 504. A blueprint's handler for every exception would come before ours, and must let these two pass.
 
 Where Flask lets exceptions through (`TESTING`, `DEBUG`, `PROPAGATE_EXCEPTIONS`), they go on from the middleware at
 once. Repeats then get the stable problem. A debugger's page is never stored.
 
-Authentication inside Flask comes after the key is looked at. `identify` takes the environ; where the session tells who
-calls, open it: `with app.request_context(environ): return current_user.get_id()`.
+Flask authenticates after the middleware has read the key. `identify` takes the environ; where the session names the
+caller, open it: `with app.request_context(environ): return current_user.get_id()`.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ __all__ = ["Idempotency", "Rule", "idempotency_exempt", "idempotent"]
 
 
 class FlaskSettings(TypedDict, total=False):
-    """Those of `semel.wsgi.IdempotencyMiddleware`, where their defaults are, too."""
+    """The options of `semel.wsgi.IdempotencyMiddleware`, which also has their defaults."""
 
     policy: Policy
     rules: Iterable[Rule]
@@ -106,7 +108,7 @@ class FlaskMiddleware(IdempotencyMiddleware):
         try:
             return super().__call__(environ, start_response)
         finally:
-            see(False)  # the thread serves other applications, too
+            see(False)  # the thread serves further requests
 
     def admit(self, environ: WSGIEnvironment, headers: Headers) -> Admitted | Refused | None:
         method: str = environ["REQUEST_METHOD"]
@@ -135,7 +137,7 @@ class FlaskMiddleware(IdempotencyMiddleware):
         return self._declared(error)
 
     def outcome_unknown(self, error: OutcomeUnknown) -> ResponseReturnValue:
-        """Flask's handler for work that cannot tell how it ended: a handler for every exception would answer for it.
+        """Flask's handler for work whose outcome is unknown. Without it, a handler for every exception would answer.
 
         Flask reports it like any exception that the application does not handle.
         """
@@ -152,12 +154,12 @@ class FlaskMiddleware(IdempotencyMiddleware):
         return self._flask.response_class(response.body, response.status, wire_headers(response.headers))
 
     def _view(self, environ: WSGIEnvironment) -> object:
-        """The view that will run, by the application's own routes; None when there is none."""
+        """The view that will run, by the application's own routes; None without one."""
         try:
             asked = self._flask.request_class(environ, populate_request=False, shallow=True)
             adapter = self._flask.create_url_adapter(asked)
             return None if adapter is None else self._flask.view_functions.get(adapter.match()[0])
-        except HTTPException:  # not found, not allowed, moved: Flask will say so
+        except HTTPException:  # not found, not allowed, moved: Flask answers
             return None
 
 

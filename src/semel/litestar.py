@@ -1,8 +1,8 @@
 """Litestar: `Litestar(…, plugins=[IdempotencyPlugin(store="sqlite:///semel.db", identify=…)])`.
 
 Handlers are marked with `opt={"semel": Policy(…)}`, or None for an exempt one. Litestar builds a middleware for each
-route; the plugin makes one and hands out copies, which share everything but the application behind them. When the
-application stops, the plugin lets begun work end and closes the store if that is its own.
+route. The plugin makes one and hands out copies, which share everything but the application behind them. When the
+application stops, the plugin lets begun work end, and closes the store if it has opened it.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from semel.store import AsyncStore, TransactionSource
 __all__ = ["IdempotencyPlugin"]
 CALLING = "_call_handler_function"
 READING = frozenset({"to_kwargs", "resolve_dependencies", "parse_values_from_connection_kwargs"})
-"""Litestar's own functions, which have no public name: one reads the arguments by the others, then calls the handler.
+"""Litestar's own functions, which have no public name: one reads the arguments with the others, then calls the handler.
 
-Under other names nothing is known to be invalid: refusals are stored, which is safe.
+If Litestar renames them, semel cannot tell that a request was invalid: its refusal is stored, which is safe.
 """
 
 
@@ -87,7 +87,7 @@ class IdempotencyPlugin(InitPlugin, ReceiveRoutePlugin):
         gate = self._shared.gate
         self._policies = every_policy(gate.rules, gate.policy)
         self._routes: dict[str, BaseRoute] = {}
-        expect()  # nobody sees that `opt` is used
+        expect()  # a mark in `opt` needs no decorator that would tell of it
 
     def on_app_init(self, app_config: AppConfig) -> AppConfig:
         app_config.middleware.insert(0, self._early_body)
@@ -101,13 +101,13 @@ class IdempotencyPlugin(InitPlugin, ReceiveRoutePlugin):
         return app_config
 
     def receive_route(self, route: BaseRoute) -> None:
-        """Litestar tells of each route, and again of one that got more handlers."""
+        """Litestar calls this for each route, and again for a route that got more handlers."""
         self._routes[route.path] = route
 
     def _described(self, config: OpenAPIConfig | None) -> OpenAPIConfig | None:
         """Show the key and the problems in the OpenAPI schema, if there is one, when Litestar makes it.
 
-        That is at the first look, and not at start-up: a schema with an error must not stop an application.
+        That is at its first request, not at start-up: a schema with an error must not stop an application.
         """
         if config is None:
             return None
@@ -119,7 +119,7 @@ class IdempotencyPlugin(InitPlugin, ReceiveRoutePlugin):
             schema.to_schema = lambda: describe(to_schema(), self._policy_of)  # type: ignore[method-assign]
             return schema
 
-        described = copy(config)  # applications may share theirs, and Litestar's default is one for all
+        described = copy(config)  # applications may share one, and Litestar's default is shared by all
         # A class and not an attribute: plugins behind ours copy the configuration too, and change their copy.
         described.__class__ = type(kind.__name__, (kind,), {"to_openapi_schema": to_openapi_schema})
         return described
@@ -137,8 +137,9 @@ class IdempotencyPlugin(InitPlugin, ReceiveRoutePlugin):
     def _middleware(self, app: ASGIApp) -> Any:
         """The middleware of one route.
 
-        Litestar answers for what the handler raises, and in front of all middlewares for what these raise. That is
-        too late for what stands between ours and the handler (CSRF, a router's middlewares), so it answers here, too.
+        Litestar answers for exceptions around the handler, and again around all middlewares. The second place is too
+        late for exceptions between our middleware and the handler (CSRF, a router's middlewares), so it also answers
+        here.
         """
         return self._shared.around(ExceptionHandlerMiddleware(app, debug=None))  # type: ignore[arg-type]
 
@@ -156,7 +157,7 @@ class IdempotencyPlugin(InitPlugin, ReceiveRoutePlugin):
         return found
 
     def _not_executed(self, request: Any, error: Exception) -> Response[bytes]:
-        """Litestar answers for exceptions itself; work that declares that nothing was done gives its key back."""
+        """Litestar's handler for work that declares that nothing was done: its key is released."""
         operation = current_operation()
         if operation is None:
             raise error
@@ -187,7 +188,7 @@ def _is_before_the_handler(error: Exception) -> bool:
 
 
 async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:
-    """The application of the middleware that only lends its parts."""
+    """The application of the first middleware, which serves no request: its copies do."""
     raise AssertionError("the copies for the routes serve the requests")
 
 
@@ -197,5 +198,5 @@ def _path_format(route: Any) -> str:
 
 
 async def _not_found() -> None:
-    """The middleware did not answer, so there is nothing."""
+    """The middleware did not answer, so there is nothing at this path."""
     raise NotFoundException

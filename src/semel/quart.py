@@ -1,8 +1,8 @@
 """Quart: `protect(app, store="sqlite:///semel.db", identify=…)`, and marks on views.
 
-Quart answers for exceptions itself. What none of the application's error handlers turns into an answer has *raised*:
-Quart reports it as always, and its answer (that of `errorhandler(500)`, if there is one) is stored as that of a
-failure. `NotExecuted` gives the key back.
+Quart answers for exceptions itself. If none of the application's error handlers answers for an exception, the work has
+*raised*: Quart reports it as always, and its answer (that of `errorhandler(500)`, if there is one) is stored as a
+failure. `NotExecuted` releases the key.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class QuartMiddleware(IdempotencyMiddleware):
         adapter = self._quart.url_map.bind("")
         try:
             endpoint, _ = adapter.match(place_of(scope)[1], method=scope["method"])
-        except HTTPException:  # not found, not allowed, moved: Quart will say so
+        except HTTPException:  # not found, not allowed, moved: Quart answers
             return UNMARKED
         return nearest_mark(self._quart.view_functions.get(endpoint), scope["method"])
 

@@ -1,4 +1,4 @@
-"""What a store is: seven calls, and a few abilities that are found with `isinstance`.
+"""What a store is: seven calls, and optional abilities that are found with `isinstance`.
 
 Replies are values; an exception is a failure (`semel.errors`). Stores act by their own clock, or by the `clock` they
 were opened with. `AsyncStore` and the `Async…` abilities are the same with `async def`.
@@ -56,7 +56,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRecord:
-    """A record that is there and cannot be read: where the store keeps it, and why. Its key is still refused."""
+    """A record that the store holds but cannot read: where it is, and why. Its key is still refused."""
 
     place: str
     reason: str
@@ -66,7 +66,7 @@ class UnreadableRecord:
 class Page:
     """Some records, and the cursor that continues after them (None at the end).
 
-    One record that cannot be read stops nobody: it is named in `unreadable` instead, whatever the filter asks for. Both
+    A record that cannot be read does not stop the scan: it is named in `unreadable`, whatever the filter asks for. Both
     together are at most as many as the page's limit.
     """
 
@@ -74,7 +74,7 @@ class Page:
     cursor: str | None
     unreadable: tuple[UnreadableRecord, ...] = ()
     now_ms: int | None = None
-    """When the store began to look, by its own clock: what is unknown is judged by that. None: it does not tell."""
+    """The store's time when it began to read, which decides whether a lease has lapsed. None if it does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Counts:
     failed: int
     exact: bool = True
     unreadable: int = 0
-    """Records of a form that this version does not know, which are none of the others."""
+    """Records in a form that this version does not know; the other counts do not include them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Migration:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that `examine` looked at: how it is and, unless all is well, the way out."""
+    """One thing that `examine` looked at: its state and, unless all is well, how to mend it."""
 
     title: str
     level: Literal["ok", "info", "warning", "problem"]
@@ -168,12 +168,13 @@ class AsyncWatchable(Protocol):
 
 @runtime_checkable
 class Doubting(Protocol):
-    """A store whose server may still carry out what its caller was told had failed."""
+    """A store whose server may still carry out a call that failed for its caller."""
 
     def doubts(self, before: frozenset[str] | None) -> frozenset[str]:
-        """Names of what is under way and may carry a claim that got no answer; of those in `before`, if given.
+        """The names of everything under way that may still write a claim whose caller got no reply.
 
-        When none are left, what is not stored by now never will be.
+        With `before`, only those of these names that are still under way. When none are left, a claim that is not
+        stored by now never will be.
         """
         ...
 
@@ -204,9 +205,9 @@ class AsyncInspectable(Protocol):
 @runtime_checkable
 class Resolvable(Protocol):
     def resolve(self, seen: Record, result: Result | None, *, retention_ms: int) -> bool:
-        """End the unknown outcome of the record that was looked at: with its result, or None because nothing was done.
+        """End the unknown outcome of the record `seen`: with its result, or None because nothing was done.
 
-        False when its lease is live, or when it is not what the store holds any more.
+        False when its lease is live, or when the store holds another record by now.
         """
         ...
 
@@ -219,16 +220,16 @@ class AsyncResolvable(Protocol):
 @runtime_checkable
 class Removable(Protocol):
     def remove(self, seen: Record) -> bool:
-        """Delete the finished or lapsed record that was looked at: a repeat is a first call after that.
+        """Delete the finished or lapsed record `seen`: a repeat is a first call after that.
 
-        False when its lease is live, or when it is not what the store holds any more.
+        False when its lease is live, or when the store holds another record by now.
         """
         ...
 
     def expire(self, seen: Record) -> bool:
-        """End the retention of the finished record that was looked at; a key that is refused after that is so now.
+        """End the retention of the finished record `seen`. A key that is refused after that is refused from now on.
 
-        False when it is not finished, or when it is not what the store holds any more.
+        False when it is not finished, or when the store holds another record by now.
         """
         ...
 
@@ -259,5 +260,5 @@ class AsyncMigratable(Protocol):
 @runtime_checkable
 class Examinable(Protocol):
     def examine(self) -> Sequence[Finding]:
-        """Look at the server and its settings, and say what the store can promise with them. Changes nothing."""
+        """Look at the server and its settings, and report what the store can promise with them. Changes nothing."""
         ...

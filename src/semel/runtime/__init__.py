@@ -1,1 +1,1 @@
-"""What every front (middleware, decorator, block) uses: it runs plans, keeps leases, and knows the running operation."""
+"""What every front (middleware, decorator, block) uses: it runs plans, keeps leases, knows the running operation."""
