@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from sqlalchemy import NullPool
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -195,3 +196,65 @@ def test_starlette_s_debug_page_is_never_stored(kind: str, accept: str, tmp_path
 
     asyncio.run(main())
     assert made.effects == 1
+
+
+def limited(app: App) -> App:
+    """A middleware in front of all, which refuses long bodies as some do: by what `receive` raises."""
+
+    async def limit(scope: Scope, receive: Receive, send: Send) -> None:
+        async def receive_some() -> Any:
+            message = await receive()
+            if len(message.get("body", b"")) > 5:
+                raise HTTPException(413, "at most five bytes")
+            return message
+
+        await app(scope, receive_some, send)
+
+    return limit
+
+
+@pytest.mark.parametrize("own_handler", [False, True])
+@pytest.mark.parametrize("place", ["added", "outermost"])
+@pytest.mark.parametrize("framework", [Starlette, FastAPI])
+@on_loop
+async def test_what_an_outer_receive_raises_is_answered_as_without_us(
+    framework: Any, place: str, own_handler: bool
+) -> None:
+    effects: list[bytes] = []
+
+    async def pay(request: Request) -> Response:
+        effects.append(await request.body())
+        return Response("paid", 201)
+
+    async def refuse(request: Request, error: Exception) -> Response:
+        return Response(f"{type(request.app).__name__}: {error}", 413, {"x-own": "yes"})
+
+    def build() -> Any:
+        handlers = {413: refuse} if own_handler else {}
+        return framework(routes=[Route("/pay", pay, methods=["POST"])], exception_handlers=handlers)
+
+    app = build()
+    options: dict[str, Any] = {"store": "memory://", "identify": lambda scope: "shop"}
+    if place == "added":
+        app.add_middleware(IdempotencyMiddleware, **options)
+    else:
+        app = IdempotencyMiddleware(app, **options)
+    headers = [("content-type", "application/json")]
+    bare = await ask(limited(build()), chunks=[b"too long"], headers=headers)
+    ours = await ask(limited(app), chunks=[b"too long"], headers=headers)
+    assert (ours.status, ours.body, ours.headers) == (bare.status, bare.body, bare.headers)
+    assert (ours.status, effects) == (413, [])
+    again = await ask(limited(app), chunks=[b"short"], headers=headers)
+    assert (again.status, effects) == (201, [b"short"]), "the key was not claimed"
+
+
+@on_loop
+async def test_what_no_handler_is_registered_for_goes_on() -> None:
+    async def broken() -> Any:
+        raise ArithmeticError("of the server")
+
+    app = IdempotencyMiddleware(Starlette(), store="memory://", identify=lambda scope: "shop")
+    wire = Wire()
+    with pytest.raises(ArithmeticError, match="of the server"):
+        await app(wire.scope, broken, wire.send)
+    assert wire.sent == []

@@ -9,6 +9,7 @@ from urllib.parse import quote, unquote
 
 from semel.asgi.body import KEPT, unread
 from semel.asgi.execution import AsgiExecution
+from semel.asgi.handlers import answer_for
 from semel.asgi.transaction import TransactionExecution
 from semel.asgi.types import Message, Receive, Scope, Send, send_response
 from semel.core.fingerprint import RequestParts
@@ -37,7 +38,11 @@ async def serve(
     gate, policy, headers = front.gate, admitted.policy, tuple(scope["headers"])
     if KEPT in scope:
         receive = unread(scope, receive)
-    body = await read_body(policy.body_max, headers, receive)
+    try:
+        body = await read_body(policy.body_max, headers, receive)
+    except Exception as error:  # nothing was claimed
+        await answer_for(front.app, scope, receive, send, error)
+        return
     if body is None:
         return
     if isinstance(body, Refused):

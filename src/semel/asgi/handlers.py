@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import sys
 from typing import Any
 
-from semel.asgi.types import App, Scope
+from semel.asgi.types import App, Receive, Scope, Send
 
 ANSWERED = "_semel_answered"
 """The attribute of an exception that holds its handler's response, or the exception that the handler raised."""
@@ -29,6 +30,26 @@ async def ask_handler(scope: Scope, error: Exception) -> App | None:
     if not isinstance(handler, RememberingHandler):
         handler = outermost.handler = RememberingHandler(handler)
     return await handler.ask(scope, error)
+
+
+async def answer_for(app: App, scope: Scope, receive: Receive, send: Send, error: Exception) -> None:
+    """Answer for what `receive` raised while the middleware read the body, or raise it again.
+
+    A middleware in front of semel may limit the body that way (`HTTPException(413)`). Without semel the application
+    reads the body, so its own handlers answer. Starlette and FastAPI call those inside of every added middleware.
+    """
+    found = scope.get("app", app)
+    starlette = sys.modules.get("starlette.applications")
+    if starlette is None or not isinstance(found, starlette.Starlette):
+        raise error
+    from starlette.middleware.exceptions import ExceptionMiddleware
+
+    async def fail(scope: Scope, receive: Receive, send: Send) -> None:
+        raise error
+
+    handlers = {kind: handler for kind, handler in found.exception_handlers.items() if kind not in (500, Exception)}
+    # It raises what no handler is registered for.
+    await ExceptionMiddleware(fail, handlers, debug=found.debug)({**scope, "app": found}, receive, send)
 
 
 class RememberingHandler:
