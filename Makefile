@@ -18,7 +18,7 @@ TYPED_FOLDERS := $(wildcard src tests benchmarks)
 
 # Measuring coverage doubles the time of what is measured, and only the core has a bar: these tests reach all of it.
 CORE_TESTS := $(filter-out %/test_invariants.py,$(wildcard tests/core/test_*.py)) tests/telemetry/test_telemetry_events.py \
-	$(foreach name,asgi_answers correlation gate keys prefer problems rules,tests/http/test_$(name).py)
+	$(foreach name,arguments asgi_answers correlation gate keys prefer problems rules,tests/http/test_$(name).py)
 
 .PHONY: help run test lint types bench docs mutants fuzz lock format ci clean
 

@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from msgspec.structs import replace
 
-from semel.core.fingerprint import Fingerprint, RequestParts, digest, fingerprint, raw
+from semel.core.fingerprint import (
+    Fingerprint,
+    RequestParts,
+    digest,
+    fingerprint,
+    function_digest,
+    of_function,
+    of_request,
+    raw,
+)
 
 REQUEST = RequestParts("POST", "/payments", "a=1", ((b"x-api", b"2"), (b"accept", b"text"), (b"x-api", b"3")), b"body")
 RAW, JSON = Fingerprint(), Fingerprint(body="json")
@@ -147,3 +156,12 @@ def test_a_choice_that_makes_no_sense_is_refused(given: dict[str, Any], complain
 def test_any_iterable_will_do() -> None:
     headers: Any = ["a", "b"]
     assert Fingerprint(headers=headers) == Fingerprint(headers=("a", "b"))
+
+
+def test_a_fingerprint_tells_whether_it_is_of_a_request_or_of_a_function() -> None:
+    """So that an operator stores nothing for a key that its own code cannot read."""
+    request = raw(RequestParts("POST", "/pay", "", (), b"{}"))
+    assert (of_request(request), of_function(request)) == (True, False)
+    call = function_digest([b"function", b"1"])
+    assert (of_request(call), of_function(call)) == (False, True)
+    assert call.endswith(digest([b"function", b"1"])), "the digest itself is the same"

@@ -270,3 +270,10 @@ def test_a_replay_says_how_long_the_work_took_where_that_is_known() -> None:
     now_ms[0] += 5_000  # it lapses
     complete("second")
     assert replay().ran_ms is None, "after a take-over nobody knows what the work itself took"
+
+
+def test_reports_of_one_thing_are_one_in_a_set() -> None:
+    key = Key("shop", "POST /pay", "k")
+    found = {Event(EventKind.CLAIMED, key, 1, owner="a"), Event(EventKind.CLAIMED, key, 1, owner="b", ran_ms=3)}
+    assert len(found) == 1
+    assert len({Event(EventKind.CLAIMED, key, 1), Event(EventKind.CLAIMED, key, 2)}) == 2

@@ -77,8 +77,9 @@ class Payments:
     async def _perform(self, step: Step, attempt: Attempt, connection: Any) -> None:
         match step:
             case Write() | Change():
+                asked_s = time.monotonic()
                 await self._connections.execute(connection, *attempt.statement(step))
-                attempt.wrote()
+                attempt.wrote(asked_s)
             case Pause(seconds):
                 await asyncio.sleep(seconds)
             case Block(seconds):

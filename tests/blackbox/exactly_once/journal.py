@@ -16,8 +16,9 @@ class Journal:
     def __init__(self, path: str) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
-    def note(self, event: str, arm: str, key: str, run: str, detail: str = "-") -> None:
-        line = f"{time.monotonic():.6f}\t{event}\t{arm}\t{key}\t{run}\t{detail}\n"
+    def note(self, event: str, arm: str, key: str, run: str, detail: str = "-", *, at_s: float | None = None) -> None:
+        moment = time.monotonic() if at_s is None else at_s
+        line = f"{moment:.6f}\t{event}\t{arm}\t{key}\t{run}\t{detail}\n"
         os.write(self._descriptor, line.encode())
 
 
@@ -28,7 +29,7 @@ class Ran:
     run: str
     begun_s: float
     alive_s: float = 0.0
-    """When its last statement succeeded: its transaction was open until then, and perhaps for longer."""
+    """When its last statement that succeeded was asked for: its transaction was open then, and perhaps for longer."""
     ended_by: str = ""
     """What it raised, or that it answered."""
 

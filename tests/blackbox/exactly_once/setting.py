@@ -40,9 +40,12 @@ class Attempt:
         how = "answered" if raised is None else raised.__name__
         journal.note("ended", self.order.arm, self.order.key, self.run, how)
 
-    def wrote(self) -> None:
-        """A statement has succeeded: up to now the transaction was alive."""
-        journal.note("wrote", self.order.arm, self.order.key, self.run)
+    def wrote(self, asked_s: float) -> None:
+        """A statement has succeeded that was asked for at `asked_s`: then the transaction was alive.
+
+        Not now: a loop that was blocked, or a process that stood still, hears of it when its connection may be cut.
+        """
+        journal.note("wrote", self.order.arm, self.order.key, self.run, at_s=asked_s)
 
     def fault(self, what: str) -> None:
         journal.note("fault", self.order.arm, self.order.key, self.run, f"handler {what}")

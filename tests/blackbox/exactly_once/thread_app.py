@@ -72,8 +72,9 @@ class Payments:
     def _perform(self, step: Step, attempt: Attempt, connection: Any) -> None:
         match step:
             case Write() | Change():
+                asked_s = time.monotonic()
                 self._connections.execute(connection, *attempt.statement(step))
-                attempt.wrote()
+                attempt.wrote(asked_s)
             case Pause(seconds) | Block(seconds):
                 time.sleep(seconds)
             case Give(up=Kind.CUT_OFF):
