@@ -171,6 +171,13 @@ def test_an_empty_file_keeps_nobody_from_the_counters(tmp_path: Path) -> None:
     assert list(WorkerMetrics(str(tmp_path)).collect()) == []
 
 
+def test_a_file_that_is_removed_meanwhile_keeps_the_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The supervisor removes what a dead worker had in progress while the counters are read in a thread."""
+    gone = tmp_path / "gauge_livesum_1.db"
+    monkeypatch.setattr(Path, "glob", lambda folder, pattern: iter([gone]))
+    assert list(WorkerMetrics(str(tmp_path)).collect()) == []
+
+
 def test_not_ready_without_a_store(upstream: Upstream) -> None:
     with GatewayServer(upstream.port, store="redis://127.0.0.1:1/0") as gateway:
         answer = gateway.ask("GET", "/-/readyz", port=gateway.admin)

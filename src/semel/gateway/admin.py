@@ -101,7 +101,8 @@ class Admin:
 class WorkerMetrics:
     """The sums of the metrics in the files of all workers.
 
-    A file is empty at first, and stays empty if its worker dies in that moment. An empty file is skipped.
+    A file is empty at first, and stays empty if its worker dies in that moment. An empty file is skipped, and so is
+    one that the supervisor removes meanwhile, because its worker has died.
     """
 
     def __init__(self, folder: str) -> None:
@@ -110,6 +111,13 @@ class WorkerMetrics:
     def collect(self) -> Iterable[Metric]:
         from prometheus_client.multiprocess import MultiProcessCollector
 
-        files = [str(path) for path in self._folder.glob("*.db") if path.stat().st_size]
+        files = [str(path) for path in self._folder.glob("*.db") if _size_of(path)]
         found: Iterable[Metric] = MultiProcessCollector.merge(files, accumulate=True)  # type: ignore[no-untyped-call]
         return found
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
