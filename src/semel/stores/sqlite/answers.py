@@ -64,7 +64,10 @@ FINISH = """UPDATE semel_records SET
 
 def look(connection: sqlite3.Connection, calls: Sequence[Effect[Any]], now_ms: int) -> list[Reply]:
     """Answer reads, and claims that change nothing. Every other call is unwritten."""
-    rows = _find_rows(connection, [call.key for call in calls if type(call) is Claim or type(call) is Read], now_ms)
+    keys = [call.key for call in calls if type(call) is Claim or type(call) is Read]
+    if not keys:
+        return [UNWRITTEN] * len(calls)
+    rows = _find_rows(connection, keys, now_ms)
     return [_look_at(call, rows, now_ms) if type(call) is Claim or type(call) is Read else UNWRITTEN for call in calls]
 
 
