@@ -103,7 +103,7 @@ class Exchange:
         result = yield from self._result()
         self._reader.set_pgresult(result)
         rows: Rows = self._reader.load_rows(0, result.ntuples, tuple)
-        self._reader.set_pgresult(None)  # an idle connection keeps nobody's answers
+        self._reader.set_pgresult(None)  # an idle connection keeps no answer of an earlier call
         return rows
 
     def aask(self, statement: Statement, due_s: float, timeout_s: float) -> Awaitable[Rows]:

@@ -45,7 +45,7 @@ SESSION = {
 def direct(settings: PostgresSettings) -> str:
     """Asks whether process `$1`, which greeted us, is also the one that answers; if so, the session is ours to set up.
 
-    A pooler greets with a number of its own. With one in between, nothing is set: it would reach somebody else.
+    A pooler greets with a number of its own. With one in between, nothing is set: it would reach another client.
     The second column names the process, so that it can be asked for when its connection is lost.
     """
     session = {**SESSION, "statement_timeout": str(settings.timeout_ms)}
@@ -56,13 +56,13 @@ FROM pg_stat_get_activity(pg_backend_pid())"""
 
 
 class PostgresLink(BoundedConnection):
-    """Runs our statements. After a failed exchange it is closed, so that nobody reads a late answer."""
+    """Runs our statements. After a failed exchange it is closed, so that no later call reads its answer."""
 
     exchange: Exchange | None = None
     shown = ""
     backend = ""
     """The server's process, if it is known; see `direct`."""
-    lost_before = 0  # for whoever keeps several
+    lost_before = 0  # for a pool, which keeps several
 
     @classmethod
     def open(cls, settings: PostgresSettings, due_s: float | None = None) -> Self:
@@ -108,7 +108,7 @@ class AsyncPostgresLink(AsyncBoundedConnection):
     shown = ""
     backend = ""
     """The server's process, if it is known; see `direct`."""
-    lost_before = 0  # for whoever keeps several
+    lost_before = 0  # for a pool, which keeps several
 
     @classmethod
     async def open(cls, settings: PostgresSettings, due_s: float | None = None) -> Self:

@@ -5,8 +5,8 @@ pool do more for each command (retries, events, metrics) than the exchange itsel
 
 redis-py never repeats a command for us: a failed exchange is reported ("may have happened"), its connection is closed,
 and the caller repeats, with the same owner. A connection that was left half-way is closed, too: the next caller would
-read the reply that is still to come. An idle connection that the server closed, or that holds a reply nobody waits
-for, is noticed before anything is sent on it.
+read the reply that is still to come. An idle connection that the server closed, or that holds a reply to no call, is
+noticed before anything is sent on it.
 """
 
 from __future__ import annotations
