@@ -99,11 +99,8 @@ class Keyed:
 
     # Before the work
 
-    def means(self, decision: Decision) -> Begun | None:
-        """What a decision means for the caller; None when the caller has to wait."""
-        if isinstance(decision, InFlight) and self._wait_ms() > 0:
-            return None
-        return decision if isinstance(decision, Run) else self._begin_with(decision)
+    def has_to_wait(self, decision: Decision) -> bool:
+        return isinstance(decision, InFlight) and self._wait_ms() > 0
 
     def begin(self, first: First = None) -> Plan[Begun]:
         """Claim the key, or find out what its caller gets instead. `first` is the reply to the front's own claim."""
@@ -132,14 +129,15 @@ class Keyed:
         finally:
             if waiting:
                 self._host.waiters.leave()
-        return self._begin_with(decision)
+        return self.begin_with(decision)
 
-    def _begin_with(self, decision: Decision) -> Begun:
+    def begin_with(self, decision: Decision) -> Begun:
+        """What a decision means for the caller."""
         match decision:
-            case Replay():
-                return Answered(self.answers.replay(decision.result), replayed=True)
             case Run():
                 return decision
+            case Replay():
+                return Answered(self.answers.replay(decision.result), replayed=True)
             case Undecided() if self.policy.on_store_error == "open":
                 return Unprotected(unsure(self._claim))
             case Undecided():

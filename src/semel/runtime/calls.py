@@ -109,11 +109,9 @@ class Call(Generic[R]):
     def first_claim(self) -> Claim:
         return claim_for(self.key, self.fingerprint, self.owner, self.policy)
 
-    def means(self, decision: Decision) -> Begun[R] | None:
-        """What a decision means for the call; None when it has to wait, or a reconciler has to be asked."""
-        if isinstance(decision, InFlight) and self.policy.waits:
-            return None
-        return None if self._may_be_reconciled(decision) else self._begin_with(decision)
+    def has_to_wait(self, decision: Decision) -> bool:
+        """For another executor, or for the reconciler's answer."""
+        return (isinstance(decision, InFlight) and self.policy.waits) or self._may_be_reconciled(decision)
 
     def begin(self, first: First = None) -> Plan[Begun[R]]:
         """The lease to work under, or how the work ended before. Every other decision is raised."""
@@ -121,7 +119,7 @@ class Call(Generic[R]):
             decision = yield from self._acquire(first)
             first = None
             if not self._may_be_reconciled(decision):
-                return self._begin_with(decision)
+                return self.begin_with(decision)
             assert isinstance(decision, Unknown)
             assert decision.record is not None
             found = yield from self._reconcile(decision.record)
@@ -133,7 +131,8 @@ class Call(Generic[R]):
         is_known = isinstance(decision, Unknown) and decision.record is not None
         return is_known and self.settings.reconcile is not None
 
-    def _begin_with(self, decision: Decision) -> Begun[R]:
+    def begin_with(self, decision: Decision) -> Begun[R]:
+        """What a decision means for the call. A refusal is raised."""
         match decision:
             case Run():
                 return decision

@@ -46,8 +46,12 @@ class Attempt(Protocol[B_co, E_contra]):
         """The claim, if nothing (such as a quota) comes before it."""
         ...
 
-    def means(self, decision: Decision) -> B_co | None:
-        """What the operation begins with; None when the plan has to wait or to ask further."""
+    def has_to_wait(self, decision: Decision) -> bool:
+        """Whether the plan has to go on: to wait for another executor, or to ask further."""
+        ...
+
+    def begin_with(self, decision: Decision) -> B_co:
+        """What the operation begins with. A refusal may be raised."""
         ...
 
     def begin(self, first: First = None) -> Plan[B_co]: ...
@@ -154,9 +158,9 @@ class Host:
                 raise
             else:
                 decision = decide(first, claim.fingerprint)
-                if (begun := attempt.means(decision)) is not None:
+                if not attempt.has_to_wait(decision):
                     tell(listener or self.listener, acquired(claim.key, decision, claim.owner))
-                    return begun
+                    return attempt.begin_with(decision)
         return drive(attempt.begin(first), perform)
 
     def settle(
@@ -222,9 +226,9 @@ class AsyncHost:
                 raise
             else:
                 decision = decide(first, claim.fingerprint)
-                if (begun := attempt.means(decision)) is not None:
+                if not attempt.has_to_wait(decision):
                     tell(listener or self.listener, acquired(claim.key, decision, claim.owner))
-                    return begun
+                    return attempt.begin_with(decision)
         return await adrive(attempt.begin(first), perform)
 
     async def settle(
