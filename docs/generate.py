@@ -20,7 +20,7 @@ import click
 
 import semel
 from semel import Policy
-from semel.core.tables import CLAIM, SETTLE, Disposal, Situation, Verdict
+from semel.core.tables import CLAIM, SETTLE, Disposal, Ruling, Situation
 
 DOCS = Path(__file__).parent
 PAGES = sorted([*DOCS.rglob("*.md"), DOCS.parent / "README.md"])
@@ -45,7 +45,7 @@ STATES = {
     Situation.FINISHED: "finished",
     Situation.TOMBSTONE: "tombstone",
 }
-GRANTS = (Verdict.GRANT, Verdict.TAKE_OVER)
+GRANTS = (Ruling.GRANT, Ruling.TAKE_OVER)
 AFTER = {
     Disposal.COMPLETE: "finished",
     Disposal.RELEASE: "absent",
@@ -58,9 +58,9 @@ def state_diagram() -> str:
     """Every row of the two tables is an arrow; the arrows that only time draws are added."""
     arrows: dict[tuple[str, str], list[str]] = {}
     for where, (same, other) in CLAIM.items():
-        for verdict, whose in ((same, "same request"), (other, "other request")):
-            target = "in_progress" if verdict in GRANTS else STATES[where]
-            label = f"{whose} #8594; {verdict.value.split(' (')[0]}"
+        for ruling, whose in ((same, "same request"), (other, "other request")):
+            target = "in_progress" if ruling in GRANTS else STATES[where]
+            label = f"{whose} #8594; {ruling.value.split(' (')[0]}"
             arrows.setdefault((STATES[where], target), []).append(label)
     for ending, disposal in SETTLE.items():
         arrows.setdefault(("in_progress", AFTER[disposal]), []).append(ending.name.lower())

@@ -11,7 +11,7 @@ from semel.core.effects import Complete, Emit, Release, Renew
 from semel.core.policy import Policy
 from semel.core.protocol import decide, settle
 from semel.core.records import Acquired, Occupied, Record
-from semel.core.tables import CLAIM, SETTLE, Disposal, Ending, Situation, Verdict
+from semel.core.tables import CLAIM, SETTLE, Disposal, Ending, Ruling, Situation
 
 # record, now, take-over allowed -> what the same request and what another one is told; as in the design, top to bottom
 CLAIM_ROWS = [
@@ -95,7 +95,7 @@ def test_after_the_work(ending: Ending, words: str, call: type | None) -> None:
 
 def test_the_tables_are_complete() -> None:
     assert set(CLAIM) == set(Situation)
-    assert {verdict for row in CLAIM.values() for verdict in row} == set(Verdict)
+    assert {ruling for row in CLAIM.values() for ruling in row} == set(Ruling)
     assert set(SETTLE) == set(Ending) == {row[0] for row in SETTLE_ROWS}
     assert set(SETTLE.values()) == set(Disposal)
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from semel.core.effects import Claim, Complete, Release, Remove, Renew, Resolve
 from semel.core.records import NOBODY, Acquired, Claimed, Lease, Occupied, Record, Result, State
-from semel.core.tables import Verdict, situation, verdict
+from semel.core.tables import Ruling, ruling, situation
 
 
 def claim(old: Record | None, call: Claim, now_ms: int) -> tuple[Record, Claimed]:
@@ -24,11 +24,11 @@ def claim(old: Record | None, call: Claim, now_ms: int) -> tuple[Record, Claimed
     ):
         return old, Acquired(old.lease)  # a lost reply must not make an owner conflict with itself
     same = old is not None and old.fingerprint == call.fingerprint
-    found = Verdict.GRANT if old is None else verdict(situation(old, now_ms, takeover=call.takeover), same=same)
+    found = Ruling.GRANT if old is None else ruling(situation(old, now_ms, takeover=call.takeover), same=same)
     lease_until_ms, expires_ms = now_ms + call.lease_ms, now_ms + call.retention_ms
-    if old is None or found is Verdict.GRANT:
+    if old is None or found is Ruling.GRANT:
         new = Record(call.key, call.fingerprint, State.IN_PROGRESS, call.owner, 1, now_ms, lease_until_ms, expires_ms)
-    elif found is Verdict.TAKE_OVER:
+    elif found is Ruling.TAKE_OVER:
         new = replace(
             old, owner=call.owner, attempt=old.attempt + 1, lease_until_ms=lease_until_ms, expires_ms=expires_ms
         )

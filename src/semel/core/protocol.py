@@ -48,7 +48,7 @@ from semel.core.effects import (
 from semel.core.policy import Policy
 from semel.core.records import NOBODY, Acquired, Claimed, Key, Lease, Occupied, Result
 from semel.core.reports import acquired, settled
-from semel.core.tables import SETTLE, Disposal, Ending, Verdict, situation, verdict
+from semel.core.tables import SETTLE, Disposal, Ending, Ruling, ruling, situation
 from semel.errors import RecordUnreadable, StoreError, StoreTimeout, StoreUnavailable
 
 READ_BACK_MS = 1_000
@@ -84,14 +84,14 @@ def decide(claimed: Claimed, fingerprint: str) -> Decision:
     if isinstance(claimed, Acquired):
         return Run(claimed.lease)
     record, now_ms = claimed.record, claimed.now_ms
-    found = verdict(situation(record, now_ms, takeover=False), same=record.fingerprint == fingerprint)
-    if found is Verdict.REPLAY and record.result is not None:
+    found = ruling(situation(record, now_ms, takeover=False), same=record.fingerprint == fingerprint)
+    if found is Ruling.REPLAY and record.result is not None:
         return Replay(record, record.result)
-    if found is Verdict.IN_FLIGHT:
+    if found is Ruling.IN_FLIGHT:
         return InFlight(record, record.lease_until_ms - now_ms)
-    if found is Verdict.MISMATCH:
+    if found is Ruling.MISMATCH:
         return Mismatch()
-    if found is Verdict.EXPIRED:
+    if found is Ruling.EXPIRED:
         return Expired()
     return Unknown(record)  # also if a store does not grant what it could: the caller has to ask again
 

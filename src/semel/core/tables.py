@@ -23,7 +23,7 @@ class Situation(Member):
     TOMBSTONE = 'succeeded / failed, past retention, completed under expired="refuse"'
 
 
-class Verdict(Member):
+class Ruling(Member):
     GRANT = "grant, attempt 1"
     TAKE_OVER = "grant, attempt + 1"
     IN_FLIGHT = "in flight"
@@ -33,14 +33,14 @@ class Verdict(Member):
     MISMATCH = "mismatch"
 
 
-CLAIM: Mapping[Situation, tuple[Verdict, Verdict]] = MappingProxyType(
+CLAIM: Mapping[Situation, tuple[Ruling, Ruling]] = MappingProxyType(
     {  #                        same fingerprint     other fingerprint
-        Situation.ABSENT: (Verdict.GRANT, Verdict.GRANT),
-        Situation.LIVE: (Verdict.IN_FLIGHT, Verdict.MISMATCH),
-        Situation.LAPSED_OPEN: (Verdict.TAKE_OVER, Verdict.MISMATCH),
-        Situation.LAPSED: (Verdict.UNKNOWN, Verdict.MISMATCH),
-        Situation.FINISHED: (Verdict.REPLAY, Verdict.MISMATCH),
-        Situation.TOMBSTONE: (Verdict.EXPIRED, Verdict.MISMATCH),
+        Situation.ABSENT: (Ruling.GRANT, Ruling.GRANT),
+        Situation.LIVE: (Ruling.IN_FLIGHT, Ruling.MISMATCH),
+        Situation.LAPSED_OPEN: (Ruling.TAKE_OVER, Ruling.MISMATCH),
+        Situation.LAPSED: (Ruling.UNKNOWN, Ruling.MISMATCH),
+        Situation.FINISHED: (Ruling.REPLAY, Ruling.MISMATCH),
+        Situation.TOMBSTONE: (Ruling.EXPIRED, Ruling.MISMATCH),
     }
 )
 
@@ -56,7 +56,7 @@ def situation(record: Record, now_ms: int, *, takeover: bool) -> Situation:
     return Situation.LIVE if record.completed_ms is None else Situation.TOMBSTONE
 
 
-def verdict(where: Situation, *, same: bool) -> Verdict:
+def ruling(where: Situation, *, same: bool) -> Ruling:
     return CLAIM[where][0 if same else 1]
 
 

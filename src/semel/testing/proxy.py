@@ -97,7 +97,7 @@ class FaultProxy:
         self.connections = 0
         """How many were opened so far."""
         self._injections: list[Injection] = []
-        self._open: set[Relay] = set()
+        self._open: set[ProxiedConnection] = set()
         self._passing = asyncio.Event()
         self._passing.set()
         self._held = asyncio.Event()
@@ -150,7 +150,7 @@ class FaultProxy:
         change()
 
     async def _end_all(self) -> int:
-        tasks = [relay.task for relay in self._open]
+        tasks = [connection.task for connection in self._open]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -162,23 +162,23 @@ class FaultProxy:
         self._held = asyncio.Event()
 
     async def _listen(self) -> None:
-        self._server = await asyncio.start_server(self._relay, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._forward, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def _close(self) -> None:
         self._server.close()
         await self._end_all()
 
-    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        relay = Relay(self, self.connections, reader, writer)
-        self._open.add(relay)
+        connection = ProxiedConnection(self, self.connections, reader, writer)
+        self._open.add(connection)
         try:
-            await relay.run(*self._upstream)
+            await connection.run(*self._upstream)
         except asyncio.CancelledError:
             pass  # it was cut, or the proxy is closed; asyncio would report it as an error
         finally:
-            self._open.discard(relay)
+            self._open.discard(connection)
 
     def fault_for(self, exchange: ProxyExchange) -> Injection | None:
         return next((injection for injection in self._injections if injection.takes(exchange)), None)
@@ -190,7 +190,7 @@ class FaultProxy:
         await self._held.wait()
 
 
-class Relay:
+class ProxiedConnection:
     """One connection: two pumps, and the fault that the reply of the current exchange is to meet."""
 
     def __init__(

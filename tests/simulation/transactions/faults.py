@@ -131,6 +131,6 @@ FAULTS = [
         "        except asyncio.CancelledError as again:\n            cancelled = again\n",
         "        except asyncio.CancelledError:\n            raise\n",
     ),
-    Fault("a mismatch replays", TABLES, "(Verdict.REPLAY, Verdict.MISMATCH)", "(Verdict.REPLAY, Verdict.REPLAY)"),
+    Fault("a mismatch replays", TABLES, "(Ruling.REPLAY, Ruling.MISMATCH)", "(Ruling.REPLAY, Ruling.REPLAY)"),
     Fault("one key for all tenants", GATE, "key = Key(tenant, scope, ", 'key = Key("", scope, '),
 ]
