@@ -88,3 +88,19 @@ class Misuse(SemelError):
 
 class Unstorable(SemelError, TypeError):
     """A type that cannot be kept as data; found before the work runs where the return annotation allows it."""
+
+
+class BrokerMisconfigured(SemelError):
+    """With these settings messages would be lost or doubled; the message names the setting and how to mend it."""
+
+
+class BrokerUnavailable(SemelError):
+    """A broker did not confirm a message: it may or may not have it. The message is published again, with its id."""
+
+
+class Poison(SemelError):
+    """A broker refuses a message, and would refuse it again: it belongs with the dead letters."""
+
+
+class MessageReused(SemelError):
+    """The id belongs to a message with another topic, key or payload; nothing was added."""

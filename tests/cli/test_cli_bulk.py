@@ -287,7 +287,10 @@ def test_every_command_that_changes_has_json(url: str, store: Store) -> None:
 
 def test_migrate_tells_what_it_applied(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/new.db"
-    assert run_json("migrate", store=url)["applied"] == [{"number": 1, "title": "records"}]
+    assert run_json("migrate", store=url)["applied"] == [
+        {"number": 1, "title": "records"},
+        {"number": 2, "title": "messages"},
+    ]
     assert run("migrate", "--sql", "--json", store=url).exit_code == 2
     with closing(open_store(url)) as store:
         claimed(store, Key("shop", SCOPE, "order-1"))

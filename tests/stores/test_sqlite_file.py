@@ -153,13 +153,13 @@ def test_an_old_sqlite_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_schema_that_only_a_newer_version_can_read(tmp_path: Path) -> None:
     store = SqliteStore(str(tmp_path / "a.db"))
-    assert list(store.migrate()) == [1]
+    assert list(store.migrate()) == [1, 2]
     assert list(store.migrate()) == []
     with sqlite3.connect(tmp_path / "a.db") as connection:
-        connection.execute("INSERT INTO semel_schema VALUES (2, 'additions', 1)")
+        connection.execute("INSERT INTO semel_schema VALUES (3, 'additions', 1)")
     claim(SqliteStore(str(tmp_path / "a.db")))
     with sqlite3.connect(tmp_path / "a.db") as connection:
-        connection.execute("INSERT INTO semel_schema VALUES (3, 'another shape', 3)")
+        connection.execute("INSERT INTO semel_schema VALUES (4, 'another shape', 4)")
     with pytest.raises(StoreMisconfigured, match="upgrade semel"):
         claim(SqliteStore(str(tmp_path / "a.db")))
 

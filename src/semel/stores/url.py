@@ -1,80 +1,12 @@
-"""Store URLs, taken apart once, with errors for the person who typed them."""
+"""Store URLs."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field
-from difflib import get_close_matches
-from urllib.parse import SplitResult, parse_qsl, urlsplit
-
 from semel.errors import StoreMisconfigured
-
-EXAMPLES = "sqlite:///semel.db or postgresql://host/database"
-DIGITS_MAX = 18
-"""Python refuses to read numbers of thousands of digits, with an error of its own."""
-TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+from semel.runtime.url import ServiceUrl
 
 
-def _masked(text: str) -> str:
-    """Without what may be a password, which may hold an unescaped `/`, `?`, `#` or `@` and so hide from a parser."""
-    before, at, place = text.rpartition("@")
-    user = re.split("[:/?#]", before)[0]
-    return f"{user}{':***' if user != before else ''}{at}{re.split('[?#]', place)[0]}"
-
-
-@dataclass
-class StoreUrl:
-    """A parsed URL whose options are taken one by one; what is left over was not meant for us: `finish` refuses it."""
-
-    text: str
-    parts: SplitResult
-    options: dict[str, str]
-    _known: list[str] = field(default_factory=list)
-
-    @classmethod
-    def parse(cls, text: str) -> StoreUrl:
-        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise StoreMisconfigured(f"a store URL is text like {EXAMPLES}, not {type(text).__name__}")
-        try:
-            parts = urlsplit(text)
-        except ValueError as error:
-            why = error if "@" not in text else "percent-encode what is special in its password"  # `error` may quote it
-            raise StoreMisconfigured(f"{_masked(text)!r} is not a store URL: {why}") from None
-        if not parts.scheme or "://" not in text:
-            raise StoreMisconfigured(f"{_masked(text)!r} is not a store URL: write something like {EXAMPLES}")
-        return cls(text, parts, dict(parse_qsl(parts.query, keep_blank_values=True)))
-
-    @property
-    def shown(self) -> str:
-        """The URL without its password and options, for messages."""
-        place = f"{self.parts.netloc}{self.parts.path}"
-        return f"{self.parts.scheme}://{_masked(self.text.partition('://')[2]) if self.parts.netloc else place}"
-
-    def text_option(self, name: str, default: str = "") -> str:
-        self._known.append(name)
-        return self.options.pop(name, default)
-
-    def flag(self, name: str, default: bool = False) -> bool:
-        value = self.text_option(name, str(default)).lower()
-        if value not in TRUE + FALSE:
-            raise StoreMisconfigured(f"{self.shown}: option {name} must be true or false, not {self._quoted(value)}")
-        return value in TRUE
-
-    def number(self, name: str, default: int, *, least: int, most: int) -> int:
-        value = self.text_option(name, str(default))
-        if not value.isdecimal() or len(value) > DIGITS_MAX or not least <= int(value) <= most:
-            raise StoreMisconfigured(
-                f"{self.shown}: option {name} must be a number from {least} to {most}, not {self._quoted(value)}"
-            )
-        return int(value)
-
-    def _quoted(self, text: str) -> str:
-        """For a message. An unescaped `?` in the password makes options of the rest of it."""
-        return "something secret (write %3F for a ? in the password)" if "@" in self.parts.query else repr(text[:80])
-
-    def finish(self) -> None:
-        """Refuse options that nobody asked for: a misspelt safety option must not pass silently."""
-        for name in self.options:
-            close = get_close_matches(name, self._known, 1)
-            hint = f"did you mean {close[0]}?" if close else f"it takes {', '.join(sorted(self._known)) or 'none'}"
-            raise StoreMisconfigured(f"{self.shown}: unknown option {self._quoted(name)}; {hint}")
+class StoreUrl(ServiceUrl):
+    what = "store"
+    examples = "sqlite:///semel.db or postgresql://host/database"
+    refusal = StoreMisconfigured

@@ -43,6 +43,42 @@ MIGRATIONS = (
             "CREATE INDEX semel_records_in_progress ON semel_records (created_ms) WHERE state + 0 = 0",
         ),
     ),
+    Migration(
+        2,
+        "messages",
+        (
+            # The names without underscores are those that Debezium's outbox event router reads by default.
+            """CREATE TABLE semel_outbox (
+    sequence bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    created_ms bigint NOT NULL,
+    available_ms bigint NOT NULL,
+    lease_until_ms bigint NOT NULL DEFAULT 0,
+    settled_ms bigint NOT NULL DEFAULT 0,
+    attempt integer NOT NULL DEFAULT 0,
+    state smallint NOT NULL DEFAULT 0,
+    owner text COLLATE "C" NOT NULL DEFAULT '',
+    id text COLLATE "C" NOT NULL UNIQUE,
+    aggregatetype text COLLATE "C" NOT NULL,
+    aggregateid text COLLATE "C",
+    content_type text COLLATE "C" NOT NULL,
+    headers text COLLATE "C" NOT NULL,
+    error text COLLATE "C" NOT NULL DEFAULT '',
+    payload bytea NOT NULL
+)""",
+            # A relay asks what waits, in order, whether an earlier message of a key is in the way, and what to purge.
+            "CREATE INDEX semel_outbox_waiting ON semel_outbox (sequence) WHERE state = 0",
+            "CREATE INDEX semel_outbox_keys ON semel_outbox (aggregateid, sequence) WHERE state <> 1",
+            "CREATE INDEX semel_outbox_published ON semel_outbox (settled_ms) WHERE state = 1",
+            # How often a handler failed on a message: counted outside of the transaction that was rolled back.
+            """CREATE TABLE semel_attempts (
+    digest bytea PRIMARY KEY,
+    expires_ms bigint NOT NULL,
+    count integer NOT NULL,
+    error text COLLATE "C" NOT NULL
+)""",
+            "CREATE INDEX semel_attempts_expires ON semel_attempts (expires_ms)",
+        ),
+    ),
 )
 LOCK = 0x73656D656C  # "semel": the advisory lock that keeps a second migrator waiting
 TIMEOUT = "10min"

@@ -20,7 +20,7 @@ from semel.stores.sql.rows import CODES, COLUMNS, IN_PROGRESS, checked, to_recor
 from semel.stores.sql.statements import Rows, Script, Statement
 
 TABLE, BOOK = "semel_records", "semel_schema"
-KNOWN = 1
+KNOWN = 2
 """The number of the store's newest migration. Its own module needs psycopg, and a connection may be asyncpg's."""
 WAIT_MS = 10_000
 LOCK_MS = 50

@@ -33,7 +33,41 @@ RECORDS = """CREATE TABLE semel_records (
 IN_PROGRESS = "CREATE INDEX semel_in_progress ON semel_records (lease_until_ms, expires_ms, state) WHERE state = 0"
 FINISHED = "CREATE INDEX semel_finished ON semel_records (expires_ms, refuse_ms, state) WHERE state <> 0"
 
-MIGRATIONS = (Migration(1, "records", (RECORDS, IN_PROGRESS, FINISHED)),)
+OUTBOX = """CREATE TABLE semel_outbox (
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+    created_ms INTEGER NOT NULL,
+    available_ms INTEGER NOT NULL,
+    lease_until_ms INTEGER NOT NULL DEFAULT 0,
+    settled_ms INTEGER NOT NULL DEFAULT 0,
+    attempt INTEGER NOT NULL DEFAULT 0,
+    state INTEGER NOT NULL DEFAULT 0,
+    owner TEXT NOT NULL DEFAULT '',
+    id TEXT NOT NULL UNIQUE,
+    aggregatetype TEXT NOT NULL,
+    aggregateid TEXT,
+    content_type TEXT NOT NULL,
+    headers TEXT NOT NULL,
+    error TEXT NOT NULL DEFAULT '',
+    payload BLOB NOT NULL
+)"""
+"""Never the number of a deleted message again: it is the order. The columns are those of PostgreSQL's table."""
+WAITING = "CREATE INDEX semel_outbox_waiting ON semel_outbox (sequence) WHERE state = 0"
+KEYS = "CREATE INDEX semel_outbox_keys ON semel_outbox (aggregateid, sequence) WHERE state <> 1"
+PUBLISHED = "CREATE INDEX semel_outbox_published ON semel_outbox (settled_ms) WHERE state = 1"
+
+ATTEMPTS = """CREATE TABLE semel_attempts (
+    digest BLOB PRIMARY KEY,
+    expires_ms INTEGER NOT NULL,
+    count INTEGER NOT NULL,
+    error TEXT NOT NULL
+)"""
+"""How often a handler failed on a message: counted outside of the transaction that was rolled back."""
+EXPIRES = "CREATE INDEX semel_attempts_expires ON semel_attempts (expires_ms)"
+
+MIGRATIONS = (
+    Migration(1, "records", (RECORDS, IN_PROGRESS, FINISHED)),
+    Migration(2, "messages", (OUTBOX, WAITING, KEYS, PUBLISHED, ATTEMPTS, EXPIRES)),
+)
 
 
 def is_behind() -> Script[bool]:
