@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
+from semel.core.effects import Effect
 from semel.core.records import Claimed, Key, Lease, Record, Result, plain_text
 
+T = TypeVar("T")
 Clock = Callable[[], int]
 """The time in milliseconds since 1970."""
 
@@ -255,6 +257,23 @@ class Migratable(Protocol):
 class AsyncMigratable(Protocol):
     def migrations(self) -> Sequence[Migration]: ...
     async def migrate(self) -> Sequence[int]: ...
+
+
+@runtime_checkable
+class Outboxed(Protocol):
+    """A store with an outbox: it answers the calls of `semel.core.outbox`, but for `AddMessage`, which belongs into
+    the caller's own transaction.
+    """
+
+    def outbox(self, call: Effect[T]) -> T: ...
+
+
+@runtime_checkable
+class AsyncOutboxed(Protocol):
+    async def outbox(self, call: Effect[T]) -> T: ...
+    async def wait_for_messages(self, timeout_ms: int) -> None:
+        """Sleep until a message may have been added, at most `timeout_ms`. May wake early, or too late."""
+        ...
 
 
 @runtime_checkable
