@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from semel.core.signatures import SignatureFlaw, GithubSignature, SignatureScheme, StandardWebhooks, StripeSignature
+from semel.core.signatures import GithubSignature, SignatureFlaw, SignatureScheme, StandardWebhooks, StripeSignature
 
 NOW_MS = 1_700_000_000_000
 SECRET, OLD = b"0123456789abcdef01234567", b"another-secret-of-24-byt"
