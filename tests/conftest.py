@@ -1,6 +1,6 @@
 """Servers for the tests: one of each per worker, started when first asked for.
 
-`SEMEL_TEST_<POSTGRES, REDIS, MARIADB, PGBOUNCER>_URL` name servers to use instead. A missing
+`SEMEL_TEST_<POSTGRES, REDIS, MARIADB, PGBOUNCER, RABBITMQ, NATS>_URL` name servers to use instead. A missing
 server skips its tests, and a section at the end of the run says so; where `CI` is set it fails them.
 """
 
@@ -11,9 +11,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from servers.moto import MotoServer
+from servers.nats import Nats, NatsServer
 from servers.needing import MISSING, needed
 from servers.pgbouncer import Bouncer, PgBouncer
 from servers.postgres import Postgres, PostgresServer, database_of
+from servers.rabbitmq import Rabbitmq, RabbitmqServer
 from servers.redis import Redis, RedisServer
 
 
@@ -33,6 +36,30 @@ def redis_server() -> Iterator[Redis]:
     else:
         with needed("redis", RedisServer) as server:
             yield server
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_server() -> Iterator[Rabbitmq]:
+    if url := existing("rabbitmq"):
+        yield Rabbitmq(url)
+    else:
+        with needed("rabbitmq", RabbitmqServer) as server:
+            yield server
+
+
+@pytest.fixture(scope="session")
+def nats_server() -> Iterator[Nats]:
+    if url := existing("nats"):
+        yield Nats(url)
+    else:
+        with needed("nats", NatsServer) as server:
+            yield server
+
+
+@pytest.fixture(scope="session")
+def moto_server() -> Iterator[MotoServer]:
+    with needed("moto", MotoServer) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -76,6 +103,27 @@ def private_postgres() -> Iterator[PostgresServer]:
 def private_redis() -> Iterator[RedisServer]:
     """A server for one test, which may kill, pause and restart it."""
     with needed("redis", RedisServer) as server:
+        yield server
+
+
+@pytest.fixture
+def private_rabbitmq() -> Iterator[RabbitmqServer]:
+    """A broker for one test, which may kill, pause and restart it."""
+    with needed("rabbitmq", RabbitmqServer) as server:
+        yield server
+
+
+@pytest.fixture
+def private_nats() -> Iterator[NatsServer]:
+    """A server for one test, which may kill, pause and restart it."""
+    with needed("nats", NatsServer) as server:
+        yield server
+
+
+@pytest.fixture
+def private_moto() -> Iterator[MotoServer]:
+    """A server for one test, which may kill, pause and restart it."""
+    with needed("moto", MotoServer) as server:
         yield server
 
 

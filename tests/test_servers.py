@@ -1,13 +1,18 @@
 """The servers that the other tests stand on: they answer, die, come back with their data, leave nothing behind."""
 
+import asyncio
 import contextlib
 import os
 import select
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import aio_pika
+import aio_pika.abc
+import nats
 import psutil
 import psycopg
 import pymysql
@@ -16,9 +21,12 @@ import redis
 
 from servers import binaries, process
 from servers.mariadb import MariadbServer, arguments
+from servers.moto import ACCOUNT, REGION, MotoServer
+from servers.nats import NatsServer
 from servers.needing import needed
 from servers.postgres import Postgres, PostgresServer, database_of
 from servers.process import Server, ServerFailed
+from servers.rabbitmq import RabbitmqServer
 from servers.redis import RedisServer
 
 PATIENCE_S = 20
@@ -91,6 +99,62 @@ def test_mariadb_keeps_its_data_when_killed() -> None:
             assert cursor.fetchall() == ((1,),)
 
 
+async def with_queue(
+    url: str, work: "Callable[[aio_pika.abc.AbstractChannel, aio_pika.abc.AbstractQueue], Awaitable[object]]"
+) -> object:
+    async with await aio_pika.connect(url, timeout=PATIENCE_S) as connection:
+        channel = await connection.channel()
+        return await work(channel, await channel.declare_queue("kept", durable=True))
+
+
+async def put(channel: aio_pika.abc.AbstractChannel, queue: aio_pika.abc.AbstractQueue) -> None:
+    lasting = aio_pika.Message(b"1", delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
+    await channel.default_exchange.publish(lasting, queue.name, timeout=PATIENCE_S)
+
+
+async def count(channel: aio_pika.abc.AbstractChannel, queue: aio_pika.abc.AbstractQueue) -> int | None:
+    return queue.declaration_result.message_count
+
+
+def test_rabbitmq_keeps_what_it_confirmed_when_killed(private_rabbitmq: RabbitmqServer) -> None:
+    asyncio.run(with_queue(private_rabbitmq.url, put))
+    private_rabbitmq.kill()
+    with pytest.raises(OSError):
+        private_rabbitmq.probe()
+    private_rabbitmq.restart()
+    assert asyncio.run(with_queue(private_rabbitmq.url, count)) == 1
+
+
+def test_nats_keeps_what_it_confirmed_when_killed(private_nats: NatsServer) -> None:
+    async def put() -> None:
+        client = await nats.connect(private_nats.url)
+        stream = client.jetstream()
+        await stream.add_stream(name="kept", subjects=["kept"])
+        await stream.publish("kept", b"1")
+        await client.close()
+
+    async def count() -> int:
+        client = await nats.connect(private_nats.url)
+        found = await client.jetstream().stream_info("kept")
+        await client.close()
+        return found.state.messages
+
+    asyncio.run(put())
+    private_nats.kill()
+    with pytest.raises(OSError):
+        private_nats.probe()
+    private_nats.restart()
+    assert asyncio.run(count()) == 1
+
+
+def test_moto_stands_for_sqs_and_sns(moto_server: MotoServer) -> None:
+    queues, topics = moto_server.client("sqs"), moto_server.client("sns")
+    url = queues.create_queue(QueueName="there")["QueueUrl"]
+    queues.send_message(QueueUrl=url, MessageBody="1")
+    assert [each["Body"] for each in queues.receive_message(QueueUrl=url)["Messages"]] == ["1"]
+    assert topics.create_topic(Name="there")["TopicArn"] == f"arn:aws:sns:{REGION}:{ACCOUNT}:there"
+
+
 def test_postgres_paused_answers_nobody_until_it_is_resumed(private_postgres: PostgresServer) -> None:
     with contextlib.closing(psycopg.connect(private_postgres.url)) as connection:
         private_postgres.pause()
@@ -107,6 +171,16 @@ def test_redis_paused_answers_nobody_until_it_is_resumed(private_redis: RedisSer
             hasty.ping()
         private_redis.resume()
         assert connection.ping()
+
+
+def test_rabbitmq_and_nats_paused_answer_nobody(private_rabbitmq: RabbitmqServer, private_nats: NatsServer) -> None:
+    for server, hello in ((private_rabbitmq, b"AMQP\x00\x00\x09\x01"), (private_nats, b"")):
+        server.pause()
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            connection.sendall(hello)
+            assert not readable(connection.fileno(), 0.05)
+            server.resume()
+            assert readable(connection.fileno(), PATIENCE_S)
 
 
 def test_redis_takes_other_settings() -> None:

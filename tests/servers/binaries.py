@@ -23,6 +23,8 @@ PROGRAMS = {
     "gcc": ("gcc",),
     "faketime": ("libfaketime.so.1",),
     "promtool": ("promtool",),
+    "rabbitmq": ("rabbitmq-server",),
+    "nats": ("nats-server",),
 }
 
 
@@ -50,6 +52,7 @@ def _folders() -> Iterator[Path]:
         # Debian keeps PostgreSQL's programs off the PATH, and what is on the PATH may be a wrapper.
         versions = Path("/usr/lib/postgresql").glob("*/bin")
         yield from sorted(versions, key=lambda folder: float(folder.parent.name), reverse=True)
+        yield Path("/usr/lib/rabbitmq/bin")
         yield from map(Path, os.get_exec_path())
         yield Path("/usr/sbin")
         yield from Path("/usr/lib").glob("*/faketime")

@@ -24,6 +24,8 @@ PACKAGES = {
     "gcc": ["gcc", "libc6-dev"],  # Spin writes its checkers in C
     "faketime": ["libfaketime"],
     "promtool": ["prometheus"],  # tests alert rules; the server of that package is never started
+    "rabbitmq": ["rabbitmq-server"],
+    "nats": ["nats-server"],
 }
 WHEEL_SERVERS = {"postgres", "redis"}  # no wheel ships the others
 WHEEL_LOCK = Path(__file__).parents[2] / "requirements" / "servers.txt"
