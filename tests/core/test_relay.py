@@ -14,6 +14,7 @@ from semel.core.relay import (
     AwaitMessages,
     Fate,
     IsStopping,
+    MessageFate,
     NewOwner,
     Order,
     PublishLanes,
@@ -23,7 +24,6 @@ from semel.core.relay import (
     ReportRound,
     Rest,
     RoundResult,
-    Sent,
     lanes_of,
     run_purge,
     run_relay,
@@ -53,7 +53,7 @@ def taken(sequence: int, key: str | None = None, attempt: int = 1) -> Taken:
 
 ONE, TWO, THREE = taken(1, "a"), taken(2, "b"), taken(3, "a")
 LANES = ((ONE, THREE), (TWO,))
-ALL_PUBLISHED = tuple(Sent(number, Fate.PUBLISHED) for number in (1, 3, 2))
+ALL_PUBLISHED = tuple(MessageFate(number, Fate.PUBLISHED) for number in (1, 3, 2))
 SETTLED = SettleMessages("me", (1, 3, 2))
 REPORTED = tuple((each.message, Fate.PUBLISHED, "") for each in (ONE, THREE, TWO))
 
@@ -86,7 +86,7 @@ class TestRound:
         assert play(run_round(SETTINGS), *published(settled=1, overtaken=2)) == RoundResult(3, 3)
 
     def test_a_broker_that_is_away_costs_no_attempt(self) -> None:
-        fates = Sent(1, Fate.AWAY, "gone"), Sent(3, Fate.UNTRIED), Sent(2, Fate.PUBLISHED)
+        fates = MessageFate(1, Fate.AWAY, "gone"), MessageFate(3, Fate.UNTRIED), MessageFate(2, Fate.PUBLISHED)
         shown = (ONE.message, Fate.AWAY, "gone"), (THREE.message, Fate.UNTRIED, ""), (TWO.message, Fate.PUBLISHED, "")
         steps: tuple[Step, ...] = (
             *begun(ONE, TWO, THREE),
@@ -99,7 +99,7 @@ class TestRound:
     def test_a_lease_that_leaves_no_time_is_said(self) -> None:
         steps: tuple[Step, ...] = (
             *begun(TWO),
-            (PublishLanes(((TWO,),), START_UNTIL_MS, 2_000), (Sent(2, Fate.UNTRIED),)),
+            (PublishLanes(((TWO,),), START_UNTIL_MS, 2_000), (MessageFate(2, Fate.UNTRIED),)),
             (SettleMessages("me", untried=(2,)), 1),
             (ReportRound(((TWO.message, Fate.UNTRIED, ""),)), None),
         )
@@ -147,11 +147,11 @@ class TestSettling:
     def test_each_fate_has_its_place(self) -> None:
         batch = tuple(taken(number, attempt=number) for number in range(1, 6))
         sent = (
-            Sent(1, Fate.FAILED, "e" * 2_000),
-            Sent(2, Fate.POISON, "never"),
-            Sent(3, Fate.FAILED, "no"),
-            Sent(4, Fate.PUBLISHED),
-            Sent(5, Fate.AWAY, "gone"),
+            MessageFate(1, Fate.FAILED, "e" * 2_000),
+            MessageFate(2, Fate.POISON, "never"),
+            MessageFate(3, Fate.FAILED, "no"),
+            MessageFate(4, Fate.PUBLISHED),
+            MessageFate(5, Fate.AWAY, "gone"),
         )
         assert settlement_of("me", batch, sent, attempts_max=3) == SettleMessages(
             "me",
@@ -166,7 +166,7 @@ class TestSettling:
         given_up = "given up after 3 attempts: no"
         steps: tuple[Step, ...] = (
             *begun(last),
-            (PublishLanes(((last,),), START_UNTIL_MS, 2_000), (Sent(7, Fate.FAILED, "no"),)),
+            (PublishLanes(((last,),), START_UNTIL_MS, 2_000), (MessageFate(7, Fate.FAILED, "no"),)),
             (SettleMessages("me", dead=(DeadMessage(7, given_up),)), 1),
             (ReportRound(((last.message, Fate.POISON, given_up),)), None),
         )

@@ -157,6 +157,7 @@ def test_every_level_is_chosen() -> None:
     assert LEVELS.keys() == {
         *(EventKind.STORE_FAILED, EventKind.NOT_STORED, EventKind.UNREADABLE),
         *(EventKind.LEFT, EventKind.UNKNOWN, EventKind.LEASE_LOST, EventKind.SUPERSEDED),
+        *(EventKind.MESSAGE_DEAD, EventKind.MESSAGE_FAILED, EventKind.RELAY_PAUSED),
     }
 
 

@@ -1,4 +1,4 @@
-"""Events: one frozen value for each decision about a key, for logs, metrics and traces."""
+"""Events: one frozen value for each decision about a key or a message, for logs, metrics and traces."""
 
 from __future__ import annotations
 
@@ -32,6 +32,10 @@ class EventKind(Member):
     LEASE_LOST = "lease_lost"
     STORE_FAILED = "store_failed"
     PURGED = "purged"
+    MESSAGE_PUBLISHED = "message_published"
+    MESSAGE_FAILED = "message_failed"
+    MESSAGE_DEAD = "message_dead"
+    RELAY_PAUSED = "relay_paused"
 
 
 STARTS = frozenset({EventKind.CLAIMED, EventKind.TAKEN_OVER})
@@ -39,8 +43,14 @@ STARTS = frozenset({EventKind.CLAIMED, EventKind.TAKEN_OVER})
 ENDS = frozenset({EventKind.COMPLETED, EventKind.RELEASED, EventKind.LEFT, EventKind.SUPERSEDED, EventKind.NOT_STORED})
 """The work of an attempt is over."""
 
+OF_MESSAGES = frozenset({EventKind.MESSAGE_PUBLISHED, EventKind.MESSAGE_FAILED, EventKind.MESSAGE_DEAD})
+"""A relay tried to publish a message: the key's scope is its topic, the key's name its id."""
+
 REFUSALS = ("key-missing", "key-malformed", "body-too-large", "too-many-keys")
 """The details of `REFUSED`."""
+
+UNNAMED = frozenset({EventKind.REFUSED, EventKind.PURGED, EventKind.RELAY_PAUSED})
+"""Events that may be about no single key."""
 
 ABSENT, IN_PROGRESS, UNKNOWN = "absent", State.IN_PROGRESS.value, "unknown"
 TRANSITIONS: Mapping[EventKind, tuple[str, str]] = MappingProxyType(
@@ -96,7 +106,7 @@ class Event(Struct, frozen=True):
     @property
     def key_digest(self) -> str:
         """The key's name for logs and traces, as a digest: knowing the name may be enough to read the answer."""
-        unnamed = self.key.name == NO_KEY.name and self.kind in (EventKind.REFUSED, EventKind.PURGED)
+        unnamed = self.key.name == NO_KEY.name and self.kind in UNNAMED
         return "" if unnamed else self.key.name_digest
 
     @property
@@ -112,12 +122,13 @@ class Event(Struct, frozen=True):
         return f"{before} -> {after}"
 
     def fields(self) -> dict[str, str | int]:
-        """The fields to log, by name, without empty ones. The key is there only as a digest."""
-        found: dict[str, str | int | None] = {
-            "event": self.kind.value,
-            "key": self.key_digest,
-            "tenant": self.key.tenant,
-            "scope": self.key.scope,
+        """The fields to log, by name, without empty ones. A key is there only as a digest; a message has its id."""
+        found: dict[str, str | int | None] = {"event": self.kind.value}
+        if self.kind in OF_MESSAGES:
+            found |= {"message": self.key.name, "topic": self.key.scope}
+        else:
+            found |= {"key": self.key_digest, "tenant": self.key.tenant, "scope": self.key.scope}
+        found |= {
             "attempt": self.attempt,
             "transition": self.transition,
             "request": self.request,

@@ -49,7 +49,7 @@ class Fate(Member):
     UNTRIED = "not tried"
 
 
-class Sent(Struct, frozen=True):
+class MessageFate(Struct, frozen=True):
     sequence: int
     fate: Fate
     error: str = ""
@@ -80,7 +80,7 @@ class IsStopping(Effect[bool], frozen=True):
     """Whether the relay was asked to stop."""
 
 
-class PublishLanes(Effect[tuple[Sent, ...]], frozen=True):
+class PublishLanes(Effect[tuple[MessageFate, ...]], frozen=True):
     """Publish lanes side by side, and the messages of a lane one after the other.
 
     A message is started only before `start_until_ms` of the clock that `ReadClock` reads, and the broker has
@@ -224,7 +224,9 @@ def lanes_of(taken: tuple[Taken, ...], order: Order) -> tuple[tuple[Taken, ...],
     return tuple(map(tuple, lanes.values()))
 
 
-def settlement_of(owner: str, taken: tuple[Taken, ...], sent: tuple[Sent, ...], attempts_max: int) -> SettleMessages:
+def settlement_of(
+    owner: str, taken: tuple[Taken, ...], sent: tuple[MessageFate, ...], attempts_max: int
+) -> SettleMessages:
     """What to tell the store. While the broker is away no attempt is counted."""
     attempts = {each.sequence: each.message.attempt for each in taken}
     published: list[int] = []
@@ -247,7 +249,7 @@ def settlement_of(owner: str, taken: tuple[Taken, ...], sent: tuple[Sent, ...], 
 
 
 def report_of(
-    taken: tuple[Taken, ...], sent: tuple[Sent, ...], settle: SettleMessages
+    taken: tuple[Taken, ...], sent: tuple[MessageFate, ...], settle: SettleMessages
 ) -> tuple[tuple[Message, Fate, str], ...]:
     """What became of each message, for people: one that was given up is as dead as one that was refused."""
     messages = {each.sequence: each.message for each in taken}

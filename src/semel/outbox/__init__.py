@@ -2,5 +2,6 @@
 
 from semel.core.messages import Message
 from semel.outbox.publisher import Publisher, open_publisher
+from semel.outbox.relay import Relay
 
-__all__ = ["Message", "Publisher", "open_publisher"]
+__all__ = ["Message", "Publisher", "Relay", "open_publisher"]

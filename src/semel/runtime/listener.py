@@ -15,6 +15,8 @@ logger = logging.getLogger("semel")
 LEVELS: Mapping[EventKind, int] = MappingProxyType(
     {
         **dict.fromkeys((EventKind.STORE_FAILED, EventKind.NOT_STORED, EventKind.UNREADABLE), logging.ERROR),
+        EventKind.MESSAGE_DEAD: logging.ERROR,
+        **dict.fromkeys((EventKind.MESSAGE_FAILED, EventKind.RELAY_PAUSED), logging.WARNING),
         **dict.fromkeys((EventKind.LEFT, EventKind.UNKNOWN), logging.WARNING),
         **dict.fromkeys((EventKind.LEASE_LOST, EventKind.SUPERSEDED), logging.WARNING),
     }
