@@ -20,7 +20,7 @@ TYPED_FOLDERS := $(wildcard src tests benchmarks)
 CORE_TESTS := $(filter-out %/test_invariants.py,$(wildcard tests/core/test_*.py)) tests/telemetry/test_telemetry_events.py \
 	$(foreach name,arguments asgi_answers correlation gate keys prefer problems rules,tests/http/test_$(name).py)
 
-.PHONY: help run test lint types bench docs mutants fuzz lock format ci clean
+.PHONY: help run test lint types bench trace docs mutants fuzz lock format ci clean
 
 help: ## list these targets
 	@echo "semel: make retries safe. Targets:"
@@ -64,6 +64,10 @@ types: $(READY) ## mypy (strict) and pyright
 bench: $(READY) ## measure everything, half an hour; figures are ratios within one run (ARGS="--only http --quick" for less)
 	@PYTHONPATH=tests $(BIN)/python -m servers.install
 	@PYTHONPATH=tests $(BIN)/python -m benchmarks $(ARGS)
+
+trace: $(READY) ## the functions that one operation enters, for each way; ARGS=sqlite-first prints every step
+	@PYTHONPATH=tests $(BIN)/python -m servers.install
+	@PYTHONPATH=tests $(BIN)/python -m benchmarks.trace $(ARGS)
 
 docs: $(READY) ## build the documentation into site/, tables and diagrams from the code
 	@echo "==> generating pages from the code"

@@ -52,7 +52,7 @@ async def post(app: App, name: str | None, *, path: str = "/pay") -> int:
         status = message.get("status", status)
 
     scope: dict[str, Any] = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
-    await app(scope | {"asgi": {"version": "3.0"}, "root_path": ""}, receive, send)
+    await app(scope | {"asgi": {"version": "3.0"}, "root_path": "", "raw_path": path.encode()}, receive, send)
     return status
 
 

@@ -16,9 +16,9 @@ ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT))  # where `benchmarks` is
 
 
-def run(*words: str, **environment: str) -> str:
+def run(*words: str, module: str = "benchmarks", **environment: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", *words],
+        [sys.executable, "-m", module, *words],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": f"{ROOT}/tests"} | environment,
         capture_output=True,
@@ -38,6 +38,16 @@ def test_the_parts_that_need_no_network_run(tmp_path: Path, postgres_url: str, r
     for name, part in parts.items():
         assert part["measures"], f"{name} measured nothing"
         assert all(value >= 0 for each in part["measures"] for value in each["values"]), name
+
+
+def test_every_way_can_be_traced(postgres_url: str, redis_url: str) -> None:
+    servers = {"SEMEL_TEST_POSTGRES_URL": postgres_url, "SEMEL_TEST_REDIS_URL": redis_url}
+    _, *ways = run(module="benchmarks.trace", **servers).splitlines()
+    assert len(ways) == 13
+    assert all(int(way.split()[1]) > 0 for way in ways)
+    steps = run("memory-replay", module="benchmarks.trace", **servers).splitlines()
+    assert steps[0].startswith("IdempotencyMiddleware.__call__")
+    assert any(line.lstrip().startswith("decide ") for line in steps)
 
 
 def test_every_peer_that_is_installed_is_a_contender_and_every_other_one_says_why_not() -> None:
