@@ -28,7 +28,7 @@ from semel.errors import RecordUnreadable, StoreError, StoreMisconfigured, Store
 from semel.events import Event, EventKind
 from semel.runtime.deadline import SHARED_DUE_S
 from semel.runtime.drive import adrive, drive
-from semel.runtime.listener import ignore
+from semel.runtime.listener import ignore, logged
 from semel.runtime.perform import POLL_MS, async_performer, performer
 from semel.store import AsyncStore, AsyncWatchable, Store, Watchable
 from semel.stores.memory import AsyncMemoryStore, MemoryStore
@@ -294,7 +294,7 @@ def test_a_listener_that_fails_is_reported_and_changes_nothing(
     wrap: Callable[[Callable[[Event], None]], Perform], caplog: pytest.LogCaptureFixture
 ) -> None:
     listener = Unheard()
-    assert wrap(listener)(Emit(EVENT)) is None
+    assert wrap(logged(listener))(Emit(EVENT)) is None
     assert listener.told == [EVENT]
     assert "the listener failed on claimed" in caplog.text
 

@@ -75,14 +75,14 @@ class Block(Generic[R]):
         if inspect.iscoroutinefunction(self._ask):
             raise TypeError("reconcile= is a coroutine function: use `async with`, or give a plain function")
         self._check_resolvable(host.store, Resolvable)
-        return self._begin_with(host.begin(self._call, self._asker(host), self._listener), host)
+        return self._begin_with(host.begin(self._call, self._asker(host)), host)
 
     def __exit__(self, kind: ErrorType, error: BaseException | None, _: TracebackType | None) -> None:
         host, operation = self._host, self._leave()
         assert isinstance(host, Host)
         ended = self._judge_end(operation, error)
         if ended is not None:
-            settlement = host.settle(self._call, operation.lease, ended, self._asker(host), self._listener)
+            settlement = host.settle(self._call, operation.lease, ended, self._asker(host))
             self._check_settlement(operation, ended, settlement, error)
 
     def _asker(self, host: Host) -> Asker:
@@ -114,7 +114,7 @@ class Block(Generic[R]):
     async def __aenter__(self) -> BlockOperation[R]:
         host: AsyncHost = self._once(async_host_of)
         self._check_resolvable(host.store, AsyncResolvable)
-        return self._begin_with(await host.begin(self._call, self._async_asker(host), self._listener), host)
+        return self._begin_with(await host.begin(self._call, self._async_asker(host)), host)
 
     async def __aexit__(self, kind: ErrorType, error: BaseException | None, _: TracebackType | None) -> None:
         host, operation = self._host, self._leave()
@@ -123,9 +123,7 @@ class Block(Generic[R]):
         if ended is None:
             return
         # In a task of its own: the work is done, and a cancelled caller must not make its outcome unknown.
-        task = host.tasks.spawn(
-            host.settle(self._call, operation.lease, ended, self._async_asker(host), self._listener)
-        )
+        task = host.tasks.spawn(host.settle(self._call, operation.lease, ended, self._async_asker(host)))
         try:
             settlement = await asyncio.shield(task)
         finally:

@@ -32,7 +32,7 @@ from semel.http.answers import Answers
 from semel.http.marks import UNMARKED, Mark, Unmarked
 from semel.http.monitors import Monitored, Monitors
 from semel.runtime.arguments import checked_policy, checked_rules, checked_secret
-from semel.runtime.listener import OnEvent, ignore, tell
+from semel.runtime.listener import OnEvent, ignore
 
 TRACEPARENT, REQUEST_ID = b"traceparent", b"x-request-id"
 DIGESTED = "sha256:"
@@ -145,7 +145,7 @@ class Gate:
         key = Key("", _bound_text(f"{method.upper()} {path}", SCOPE_MAX), NO_KEY.name)
         given = dict(headers)
         label = _label(given.get(TRACEPARENT), given.get(REQUEST_ID, b""))
-        tell(self._on_event, Event(EventKind.REFUSED, key, detail=refused.kind, asker=f".{label}"))
+        self._on_event(Event(EventKind.REFUSED, key, detail=refused.kind, asker=f".{label}"))
         return answers.problem(refused.kind, refused.detail)
 
     def monitor(self, monitored: Monitored, tenant: str | None, root: str = "") -> Plan[Response | None]:

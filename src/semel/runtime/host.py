@@ -23,7 +23,7 @@ from semel.errors import StoreError
 from semel.runtime.background import Background
 from semel.runtime.drive import adrive, drive
 from semel.runtime.keeper import AsyncKeeper, Keeper
-from semel.runtime.listener import OnEvent, ignore, logged, tell
+from semel.runtime.listener import OnEvent, ignore, logged
 from semel.runtime.local import PerProcess
 from semel.runtime.perform import NO_OTHERS, Performers, asking, async_asking, async_performer, performer
 from semel.runtime.tasks import Tasks
@@ -105,15 +105,17 @@ class WaiterCount:
 
 
 class Asker(NamedTuple):
-    """The two ways to ask one store: a single call, or the effects of a plan."""
+    """The two ways to ask one store (a single call, or the effects of a plan), and the listener of what is decided."""
 
     ask: Callable[[Effect[Any]], Any]
     perform: Callable[[Effect[Any]], Any]
+    tell: OnEvent
 
 
 class AsyncAsker(NamedTuple):
     ask: Callable[[Effect[Any]], Awaitable[Any]]
     perform: Callable[[Effect[Any]], Awaitable[Any]]
+    tell: OnEvent
 
 
 class Host:
@@ -138,15 +140,15 @@ class Host:
     def asker_on(self, store: Store, listener: OnEvent | None = None) -> Asker:
         """An asker for another store (a request's own transaction), or for this store with another listener."""
         listener = listener or self.listener
-        return Asker(asking(store, listener), performer(store, listener, self._others))
+        return Asker(asking(store, listener), performer(store, listener, self._others), listener)
 
     def abandon_later(self, lease: Lease) -> None:
         """Release, in the background, a claim that may have been granted. Nothing has begun."""
         self.background.do(lambda: drive(abandon(lease), self.asker.perform))
 
-    def begin(self, attempt: Attempt[B, Any], asker: Asker | None = None, listener: OnEvent | None = None) -> B:
+    def begin(self, attempt: Attempt[B, Any], asker: Asker | None = None) -> B:
         """Claim the key, and return what the attempt begins with."""
-        ask, perform = asker or self.asker
+        ask, perform, tell = asker or self.asker
         claim, first = attempt.first_claim, None
         if claim is not None:
             try:
@@ -159,20 +161,13 @@ class Host:
             else:
                 decision = decide(first, claim.fingerprint)
                 if not attempt.has_to_wait(decision):
-                    tell(listener or self.listener, acquired(claim.key, decision, claim.owner))
+                    tell(acquired(claim.key, decision, claim.owner))
                     return attempt.begin_with(decision)
         return drive(attempt.begin(first), perform)
 
-    def settle(
-        self,
-        attempt: Attempt[Any, E],
-        lease: Lease,
-        ended: E,
-        asker: Asker | None = None,
-        listener: OnEvent | None = None,
-    ) -> Settlement:
+    def settle(self, attempt: Attempt[Any, E], lease: Lease, ended: E, asker: Asker | None = None) -> Settlement:
         """End the attempt. Renewal must have stopped."""
-        ask, perform = asker or self.asker
+        ask, perform, tell = asker or self.asker
         complete, first = attempt.completion(lease, ended), None
         if complete is not None:
             try:
@@ -180,7 +175,7 @@ class Host:
             except StoreError as error:
                 first = error
             if first is True:
-                tell(listener or self.listener, settled(lease, STORED, complete.result))
+                tell(settled(lease, STORED, complete.result))
                 return STORED
         return drive(attempt.settle(lease, ended, first), perform)
 
@@ -206,15 +201,14 @@ class AsyncHost:
 
     def asker_on(self, store: AsyncStore, listener: OnEvent | None = None) -> AsyncAsker:
         listener = listener or self.listener
-        return AsyncAsker(async_asking(store, listener), async_performer(store, listener, self._others))
+        perform = async_performer(store, listener, self._others)
+        return AsyncAsker(async_asking(store, listener), perform, listener)
 
     def abandon_later(self, lease: Lease) -> None:
         self.tasks.abandon(lambda: adrive(abandon(lease), self.asker.perform))
 
-    async def begin(
-        self, attempt: Attempt[B, Any], asker: AsyncAsker | None = None, listener: OnEvent | None = None
-    ) -> B:
-        ask, perform = asker or self.asker
+    async def begin(self, attempt: Attempt[B, Any], asker: AsyncAsker | None = None) -> B:
+        ask, perform, tell = asker or self.asker
         claim, first = attempt.first_claim, None
         if claim is not None:
             try:
@@ -227,19 +221,14 @@ class AsyncHost:
             else:
                 decision = decide(first, claim.fingerprint)
                 if not attempt.has_to_wait(decision):
-                    tell(listener or self.listener, acquired(claim.key, decision, claim.owner))
+                    tell(acquired(claim.key, decision, claim.owner))
                     return attempt.begin_with(decision)
         return await adrive(attempt.begin(first), perform)
 
     async def settle(
-        self,
-        attempt: Attempt[Any, E],
-        lease: Lease,
-        ended: E,
-        asker: AsyncAsker | None = None,
-        listener: OnEvent | None = None,
+        self, attempt: Attempt[Any, E], lease: Lease, ended: E, asker: AsyncAsker | None = None
     ) -> Settlement:
-        ask, perform = asker or self.asker
+        ask, perform, tell = asker or self.asker
         complete, first = attempt.completion(lease, ended), None
         if complete is not None:
             try:
@@ -247,7 +236,7 @@ class AsyncHost:
             except StoreError as error:
                 first = error
             if first is True:
-                tell(listener or self.listener, settled(lease, STORED, complete.result))
+                tell(settled(lease, STORED, complete.result))
                 return STORED
         return await adrive(attempt.settle(lease, ended, first), perform)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from semel.core.events import Event, EventKind
 from semel.core.records import Lease
-from semel.runtime.listener import OnEvent, ignore, tell
+from semel.runtime.listener import OnEvent, ignore
 from semel.runtime.local import PerLoop, PerProcess
 from semel.store import AsyncStore, Store
 
@@ -61,7 +61,7 @@ class Kept:
             return
         self.stopped = self.lost = True
         mine = self.lease
-        tell(self._on_event, Event(EventKind.LEASE_LOST, mine.key, mine.attempt, owner=mine.owner))
+        self._on_event(Event(EventKind.LEASE_LOST, mine.key, mine.attempt, owner=mine.owner))
         if self._on_lost is not None:
             self._on_lost()
 

@@ -25,14 +25,20 @@ LEVELS: Mapping[EventKind, int] = MappingProxyType(
 
 
 def logged(on_event: OnEvent) -> OnEvent:
-    """Log each event (at its level, most of them for debugging only), then tell `on_event`."""
+    """Log each event (at its level, most of them for debugging only), then tell `on_event`.
+
+    A failure of `on_event` is logged: it must change neither the key nor the answer.
+    """
 
     def tell(event: Event) -> None:
         level = LEVELS.get(event.kind, logging.DEBUG)
         if logger.isEnabledFor(level):
             log_event(logger, level, event)
         if on_event is not ignore:
-            on_event(event)
+            try:
+                on_event(event)
+            except Exception:
+                logger.exception("the listener failed on %s", event.kind.value)
 
     # Code that looks for further abilities of the listener finds it here.
     return functools.update_wrapper(tell, on_event, assigned=(), updated=())
@@ -46,11 +52,3 @@ def log_event(logger: logging.Logger, level: int, event: Event) -> None:
 
 def ignore(event: Event) -> None:
     """The listener of a front without `on_event`."""
-
-
-def tell(on_event: OnEvent, event: Event) -> None:
-    """Call the listener. Its failure must change neither the key nor the answer."""
-    try:
-        on_event(event)
-    except Exception:
-        logger.exception("the listener failed on %s", event.kind.value)

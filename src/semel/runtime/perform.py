@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 from semel.core.effects import Claim, Complete, Doubts, Effect, Emit, Pause, Read, Release, Renew, Wait, Within
 from semel.runtime.deadline import shared_deadline
 from semel.runtime.durations import CallListener, Timing
-from semel.runtime.listener import OnEvent, ignore, tell
+from semel.runtime.listener import OnEvent, ignore
 from semel.store import AsyncDoubting, AsyncStore, AsyncWatchable, Doubting, Store, Watchable
 
 Performers = Mapping[type[Effect[Any]], Callable[[Any], Any]]
@@ -28,7 +28,7 @@ def performer(store: Store, on_event: OnEvent = ignore, others: Performers = NO_
     """Perform effects on `store`; `others` performs effects that are not about the store."""
 
     def emit(effect: Emit) -> None:
-        tell(on_event, effect.event)
+        on_event(effect.event)
 
     def wait(effect: Wait) -> int:
         started = time.monotonic()
@@ -59,7 +59,7 @@ def async_performer(
     """The same for an async `store`."""
 
     async def emit(effect: Emit) -> None:
-        tell(on_event, effect.event)
+        on_event(effect.event)
 
     async def wait(effect: Wait) -> int:
         started = time.monotonic()
