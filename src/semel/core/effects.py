@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from semel.core.events import Event
 from semel.core.records import (
+    DURATION_MS_MAX,
     FINGERPRINT_MAX,
     OWNER_MAX,
     Claimed,
@@ -44,12 +45,24 @@ class Claim(Effect[Claimed], frozen=True, gc=False):
     takeover: bool
 
     def checked(self) -> Self:
+        fingerprint, owner, lease_ms, retention_ms = self.fingerprint, self.owner, self.lease_ms, self.retention_ms
+        if (
+            type(fingerprint) is type(owner) is str
+            and 0 < len(fingerprint) <= FINGERPRINT_MAX
+            and 0 < len(owner) <= OWNER_MAX
+            and (both := fingerprint + owner).isascii()
+            and both.isprintable()
+            and type(lease_ms) is type(retention_ms) is int
+            and 0 < lease_ms <= DURATION_MS_MAX
+            and 0 < retention_ms <= DURATION_MS_MAX
+        ):
+            return self  # nearly all claims
         return _with(
             self,
-            fingerprint=check_text("fingerprint", self.fingerprint, FINGERPRINT_MAX),
-            owner=check_text("owner", self.owner, OWNER_MAX),
-            lease_ms=check_duration("lease_ms", self.lease_ms),
-            retention_ms=check_duration("retention_ms", self.retention_ms),
+            fingerprint=check_text("fingerprint", fingerprint, FINGERPRINT_MAX),
+            owner=check_text("owner", owner, OWNER_MAX),
+            lease_ms=check_duration("lease_ms", lease_ms),
+            retention_ms=check_duration("retention_ms", retention_ms),
         )
 
 
@@ -78,8 +91,11 @@ class Complete(OfLease[bool], frozen=True):
     """How long the key is still refused after its retention, when the result is gone."""
 
     def checked(self) -> Self:
-        retention_ms = check_duration("retention_ms", self.retention_ms)
-        refuse_ms = check_duration("refuse_ms", self.refuse_ms, least_ms=0)
+        retention_ms, refuse_ms = self.retention_ms, self.refuse_ms
+        if type(retention_ms) is type(refuse_ms) is int and 0 <= refuse_ms <= DURATION_MS_MAX >= retention_ms > 0:
+            return self  # nearly all completions
+        retention_ms = check_duration("retention_ms", retention_ms)
+        refuse_ms = check_duration("refuse_ms", refuse_ms, least_ms=0)
         return _with(self, retention_ms=retention_ms, refuse_ms=refuse_ms)
 
 

@@ -7,8 +7,9 @@ import inspect
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
+from functools import partial
 from types import MappingProxyType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from semel.core.effects import Claim, Complete, Doubts, Effect, Emit, Pause, Read, Release, Renew, Wait, Within
 from semel.runtime.deadline import shared_deadline
@@ -94,18 +95,9 @@ def _by_kind(performers: Performers, ask: Callable[[Effect[Any]], Any]) -> Calla
     return perform
 
 
-@runtime_checkable
-class Answering(Protocol):
-    """A store that may take call values directly, where its methods only make those (`semel.stores.faces`)."""
-
-    def answering(self) -> Callable[[Effect[Any]], Any] | None:
-        """The function that takes call values; None when a method does more than making one."""
-        ...
-
-
 def asking(store: Store, on_event: OnEvent) -> Callable[[Effect[Any]], Any]:
     """The function that calls `store`. It times the call only for a listener that asks for that."""
-    listener, ask = _call_listener(on_event), _direct(store)
+    listener, ask = _call_listener(on_event), partial(_ask, store)
 
     def timed(call: Effect[Any]) -> Any:
         with Timing(listener, _name(call)) if listener is not None else nullcontext():
@@ -116,7 +108,7 @@ def asking(store: Store, on_event: OnEvent) -> Callable[[Effect[Any]], Any]:
 
 def async_asking(store: AsyncStore, on_event: OnEvent) -> Callable[[Effect[Any]], Awaitable[Any]]:
     """The same for an async `store`."""
-    listener, ask = _call_listener(on_event), _direct(store)
+    listener, ask = _call_listener(on_event), partial(_ask, store)
 
     async def timed(call: Effect[Any]) -> Any:
         with Timing(listener, _name(call)) if listener is not None else nullcontext():
@@ -125,28 +117,26 @@ def async_asking(store: AsyncStore, on_event: OnEvent) -> Callable[[Effect[Any]]
     return ask if listener is None else timed
 
 
-def _direct(store: Store | AsyncStore) -> Callable[[Effect[Any]], Any]:
-    """The function that takes a call value: the store's own if it has one, else one that calls the named method."""
-    if isinstance(store, Answering) and (answer := store.answering()) is not None:
-        return answer
-    return lambda call: _ask(store, call)
-
-
 def _ask(store: Store | AsyncStore, call: Effect[Any]) -> Any:
-    """Make the call that the effect names. Both faces spell it the same way; the async one answers with a coroutine."""
+    """Make the call that `call` names. Both faces spell it the same way; the async one answers with a coroutine."""
     match call:
-        case Claim(key, fingerprint, owner, lease_ms, retention_ms, takeover):
+        case Claim():
             return store.claim(
-                key, fingerprint, owner=owner, lease_ms=lease_ms, retention_ms=retention_ms, takeover=takeover
+                call.key,
+                call.fingerprint,
+                owner=call.owner,
+                lease_ms=call.lease_ms,
+                retention_ms=call.retention_ms,
+                takeover=call.takeover,
             )
-        case Complete(lease, result, retention_ms, refuse_ms):
-            return store.complete(lease, result, retention_ms=retention_ms, refuse_ms=refuse_ms)
-        case Renew(lease, lease_ms):
-            return store.renew(lease, lease_ms=lease_ms)
-        case Release(lease):
-            return store.release(lease)
-        case Read(key):
-            return store.get(key)
+        case Complete():
+            return store.complete(call.lease, call.result, retention_ms=call.retention_ms, refuse_ms=call.refuse_ms)
+        case Renew():
+            return store.renew(call.lease, lease_ms=call.lease_ms)
+        case Release():
+            return store.release(call.lease)
+        case Read():
+            return store.get(call.key)
         case _:
             raise TypeError(f"no store performs {call!r}")
 
