@@ -47,7 +47,7 @@ class Phase(Enum):
     """The store has replied."""
 
 
-class Sent(Enum):
+class AnswerSent(Enum):
     """What was sent to the caller."""
 
     NOTHING = auto()
@@ -95,7 +95,7 @@ class AsgiExecution:
         self._receive = receive
         self._send = send
         self._caller_left = False
-        self._sent = Sent.NOTHING
+        self._sent = AnswerSent.NOTHING
         self._answer = CollectedAnswer()
         self._phase = Phase.RUNNING
         self._pending: Ended | None = None
@@ -145,14 +145,14 @@ class AsgiExecution:
     async def _accept_after(self, work: asyncio.Task[None], wait_s: int) -> bool:
         """Answer 202 when the work takes longer than the caller prefers to wait. The work goes on."""
         await asyncio.wait([self._over], timeout=wait_s)
-        if self._sent is not Sent.NOTHING or work.done() or not self._front.host.tasks.may_detach(work):
+        if self._sent is not AnswerSent.NOTHING or work.done() or not self._front.host.tasks.may_detach(work):
             return False
-        self._sent = Sent.ANSWER
+        self._sent = AnswerSent.ANSWER
         await send_response(self._send, self._keyed.accepted())
         return True
 
     async def _run_unprotected(self) -> None:
-        self._sent = Sent.STREAM
+        self._sent = AnswerSent.STREAM
         enter(Operation(self._lease))
         await self._front.app(self._scope, self._receive_again, self._send_marked)
 
@@ -245,10 +245,10 @@ class AsgiExecution:
         more = kind != "http.response.body" or message.get("more_body", False)
         try:
             if kind == DEBUG:
-                if self._sent is Sent.NOTHING:
+                if self._sent is AnswerSent.NOTHING:
                     await self._stream(message)
             elif self._phase is not Phase.RUNNING:
-                if self._sent is Sent.STREAM:
+                if self._sent is AnswerSent.STREAM:
                     await self._stream(message)
             elif kind == "http.response.start":
                 self._answer.start(message)
@@ -298,8 +298,8 @@ class AsgiExecution:
         body = answer.take_body()
         if isinstance(settlement, Superseded):  # the caller gets the store's answer; this one is dropped
             await self._respond(final)
-        elif self._sent is Sent.NOTHING:
-            self._sent = Sent.STREAM
+        elif self._sent is AnswerSent.NOTHING:
+            self._sent = AnswerSent.STREAM
             answer.end()  # nothing depends on the rest, so an endless stream may end when its caller leaves
             await self._stream({"type": "http.response.start", "status": final.status, "headers": list(final.headers)})
             await self._stream({"type": "http.response.body", "body": body, "more_body": more})
@@ -356,8 +356,8 @@ class AsgiExecution:
 
     async def _respond(self, response: Response) -> None:
         """Send the one answer of this exchange."""
-        if self._sent is Sent.NOTHING:
-            self._sent = Sent.ANSWER
+        if self._sent is AnswerSent.NOTHING:
+            self._sent = AnswerSent.ANSWER
             if not self._caller_left:
                 with Outside():
                     await send_response(self._send, response)
