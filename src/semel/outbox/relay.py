@@ -42,7 +42,7 @@ from semel.outbox.settings import RelayOptions, check_relay_options
 from semel.runtime.arguments import check_options
 from semel.runtime.clock import boot_ms
 from semel.runtime.drive import adrive
-from semel.runtime.listener import logged, tell
+from semel.runtime.listener import logged
 from semel.store import AsyncOutboxed
 from semel.stores.open import open_async_store
 
@@ -114,7 +114,7 @@ class Relay:
             if self._life is RelayLife.RUNNING:
                 self._life = RelayLife.READY
         if done.away:
-            tell(self._on_event, Event(EventKind.RELAY_PAUSED, NO_KEY, detail=done.away))
+            self._on_event(Event(EventKind.RELAY_PAUSED, NO_KEY, detail=done.away))
         return done.published
 
     def stop(self) -> None:
@@ -187,9 +187,7 @@ class Relay:
             case ReportRound():
                 self._report_round(effect)
             case ReportPause(reason, pause_ms):
-                tell(
-                    self._on_event, Event(EventKind.RELAY_PAUSED, NO_KEY, detail=f"for {pause_ms / 1000:g} s: {reason}")
-                )
+                self._on_event(Event(EventKind.RELAY_PAUSED, NO_KEY, detail=f"for {pause_ms / 1000:g} s: {reason}"))
             case _:
                 raise TypeError(f"a relay does not perform {type(effect).__name__}")
 
@@ -218,7 +216,7 @@ class Relay:
     def _report_round(self, effect: ReportRound) -> None:
         for message, fate, error in effect.messages:
             if (kind := KINDS.get(fate)) is not None:
-                tell(self._on_event, Event(kind, Key("", message.topic, message.id), message.attempt, error))
+                self._on_event(Event(kind, Key("", message.topic, message.id), message.attempt, error))
         if effect.overtaken:
             logger.warning(
                 "another relay took %d messages before this one could settle them: they may be published twice, under "
