@@ -18,12 +18,14 @@ TABLE = [
     (Handling.DUPLICATE, Settling.ACKNOWLEDGE, False),
     (Handling.IN_PROGRESS, Settling.DELIVER_AGAIN, False),
     (Handling.NOTHING_DONE, Settling.DELIVER_AGAIN, False),
+    (Handling.UNCOMMITTED, Settling.DELIVER_AGAIN, False),
     (Handling.RAISED, Settling.DELIVER_AGAIN, True),
     (Handling.EXHAUSTED, Settling.DEAD_LETTER, True),
     (Handling.FINAL, Settling.DEAD_LETTER, False),
     (Handling.UNNAMED, Settling.DEAD_LETTER, False),
     (Handling.REUSED, Settling.DEAD_LETTER, False),
     (Handling.UNKNOWN, Settling.PARK, False),
+    (Handling.UNREADABLE, Settling.PARK, False),
     (Handling.STORE_AWAY, Settling.STOP, False),
 ]
 

@@ -24,13 +24,15 @@ class Handling(Member):
     HANDLED = "the handler returned, and its record is stored"
     DUPLICATE = "it was handled before"
     IN_PROGRESS = "another delivery of it is being handled"
-    NOTHING_DONE = "the handler raised NotExecuted"
+    NOTHING_DONE = "the handler declared that nothing was done"
+    UNCOMMITTED = "its transaction did not commit, or the reply to COMMIT was lost"
     RAISED = "the handler raised, and attempts are left"
     EXHAUSTED = "the handler raised, and its attempts are used up"
     FINAL = "the handler raised a final error"
-    UNNAMED = "it has no message id"
+    UNNAMED = "it has no message id, or none that can be used"
     REUSED = "its id belongs to a message with another payload"
-    UNKNOWN = "an earlier delivery was cut off, and the guarantee is at-most-once"
+    UNKNOWN = "a delivery was cut off or failed, and the guarantee is at-most-once"
+    UNREADABLE = "its record cannot be read by this version"
     STORE_AWAY = "the store cannot decide"
 
 
@@ -57,12 +59,14 @@ VERDICTS: Mapping[Handling, VerdictRow] = MappingProxyType(
         Handling.DUPLICATE: VerdictRow(Settling.ACKNOWLEDGE),
         Handling.IN_PROGRESS: VerdictRow(Settling.DELIVER_AGAIN),
         Handling.NOTHING_DONE: VerdictRow(Settling.DELIVER_AGAIN),
+        Handling.UNCOMMITTED: VerdictRow(Settling.DELIVER_AGAIN),
         Handling.RAISED: VerdictRow(Settling.DELIVER_AGAIN, counted=True),
         Handling.EXHAUSTED: VerdictRow(Settling.DEAD_LETTER, counted=True),
         Handling.FINAL: VerdictRow(Settling.DEAD_LETTER),
         Handling.UNNAMED: VerdictRow(Settling.DEAD_LETTER),
         Handling.REUSED: VerdictRow(Settling.DEAD_LETTER),
         Handling.UNKNOWN: VerdictRow(Settling.PARK),
+        Handling.UNREADABLE: VerdictRow(Settling.PARK),
         Handling.STORE_AWAY: VerdictRow(Settling.STOP),
     }
 )
