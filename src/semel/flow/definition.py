@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar, get_type_hints
@@ -15,6 +14,7 @@ from semel.core.policy import Policy
 from semel.core.records import NAME_MAX, Key, Result, check_text
 from semel.errors import StoreMisconfigured, Unstorable
 from semel.flow.steps import In, Step, StepTurn
+from semel.runtime.arguments import is_async
 from semel.runtime.options import DEFAULTS, CallSettings, Options
 
 R = TypeVar("R")
@@ -126,10 +126,6 @@ class Definition(Generic[In, R]):
             if step.kind == "tx":
                 return find_seal(store, f"the step {step.name!r} of this flow writes its result in a transaction")
         return None
-
-
-def is_async(function: Any) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 def _check_steps(steps: tuple[Step[In], ...]) -> tuple[Step[In], ...]:

@@ -5,8 +5,9 @@ or to the decorated function; functions share only the store.
 """
 
 from semel.codecs.values import derived_key
-from semel.functions.blocks import Block, operation
+from semel.functions.blocks import operation
 from semel.functions.decorator import arun, idempotent, run
+from semel.runtime.blocks import Block
 from semel.runtime.options import NotDone, Options, StillUnknown
 
 __all__ = ["Block", "NotDone", "Options", "StillUnknown", "arun", "derived_key", "idempotent", "operation", "run"]

@@ -8,8 +8,8 @@ from typing import Any, ParamSpec, TypeVar, TypeVarTuple, Unpack, cast
 
 from semel.core.records import Key
 from semel.functions.arguments import Arguments, Chosen
-from semel.functions.function import ANNOTATED, Function, checked, is_async
-from semel.runtime.arguments import check_options
+from semel.functions.function import ANNOTATED, Function, checked
+from semel.runtime.arguments import check_options, is_async
 from semel.runtime.options import Options, block_key, scope_of
 from semel.store import AsyncStore, Store
 

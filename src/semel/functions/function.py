@@ -11,7 +11,8 @@ from typing import Any, Generic, TypeVar, get_type_hints
 
 from semel.core.records import Key
 from semel.errors import Superseded, Unstorable
-from semel.functions.blocks import Block
+from semel.runtime.arguments import is_async
+from semel.runtime.blocks import Block
 from semel.runtime.host import async_host_of, host_of
 from semel.runtime.options import CallSettings, Options, scope_of
 from semel.store import AsyncStore, Store
@@ -107,10 +108,6 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
             "consumes it, or return a list."
         )
     return function
-
-
-def is_async(function: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 def _return_annotation(function: Any) -> object:

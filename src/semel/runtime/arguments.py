@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
-from inspect import signature
+from inspect import iscoroutinefunction, signature
 from typing import cast
 
 from semel.core.policy import Policy
@@ -80,6 +80,10 @@ def check_store(store: object) -> None:
 def check_function(function: object, named: str) -> None:
     if function is not None and not callable(function):
         raise TypeError(f"{named} must be a function, not {type(function).__name__}")
+
+
+def is_async(function: Callable[..., object]) -> bool:
+    return iscoroutinefunction(function) or iscoroutinefunction(type(function).__call__)
 
 
 def _describe(given: object) -> str:
