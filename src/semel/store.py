@@ -260,6 +260,20 @@ class AsyncMigratable(Protocol):
 
 
 @runtime_checkable
+class AttemptCounting(Protocol):
+    """A store that counts how often a handler failed on a message."""
+
+    def count_attempt(self, key: Key, error: str, *, retention_ms: int) -> int:
+        """Count one more failure, and say how many there are. Forgotten `retention_ms` after the last one."""
+        ...
+
+
+@runtime_checkable
+class AsyncAttemptCounting(Protocol):
+    async def count_attempt(self, key: Key, error: str, *, retention_ms: int) -> int: ...
+
+
+@runtime_checkable
 class Outboxed(Protocol):
     """A store with an outbox: it answers the calls of `semel.core.outbox`, but for `AddMessage`, which belongs into
     the caller's own transaction.

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from semel.core.attempts import CountAttempt
 from semel.core.effects import Claim, Complete, Effect, Read, Release, Remove, Renew, Resolve
 from semel.core.records import Claimed, Key, Lease, Record, Result
 
@@ -48,6 +49,9 @@ class Face(ABC):
 
     def expire(self, seen: Record) -> bool:
         return self._call(_remove(seen, expire=True))
+
+    def count_attempt(self, key: Key, error: str, *, retention_ms: int) -> int:
+        return self._call(CountAttempt(key, error, retention_ms).checked())
 
     @abstractmethod
     def purge(self, *, limit: int) -> int: ...
@@ -95,6 +99,9 @@ class AsyncFace(ABC):
 
     async def expire(self, seen: Record) -> bool:
         return await self._call(_remove(seen, expire=True))
+
+    async def count_attempt(self, key: Key, error: str, *, retention_ms: int) -> int:
+        return await self._call(CountAttempt(key, error, retention_ms).checked())
 
     @abstractmethod
     async def purge(self, *, limit: int) -> int: ...

@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from semel.core import model
+from semel.core.attempts import AttemptCount, CountAttempt, count_attempt
 from semel.core.effects import Claim, Complete, Effect, Read, Release, Remove, Renew, Resolve
 from semel.core.records import Key, Record
 from semel.runtime.clock import steady_clock
@@ -41,8 +42,11 @@ class Records:
         self._wake = wake
         self._lock = threading.Lock()
         self._records: dict[Key, Record] = {}
+        self._attempts: dict[Key, AttemptCount] = {}
 
     def answer(self, call: Effect[Any]) -> Any:
+        if type(call) is CountAttempt:
+            return self._count(call)
         found = STEPS.get(type(call))
         if found is None:
             return self._read(call)
@@ -69,6 +73,8 @@ class Records:
             some = list(islice(((key, new) for key, new, forgotten in steps if forgotten), limit))
             for key, new in some:
                 self._put(key, new)
+            for key in [key for key, counted in self._attempts.items() if counted.expires_ms <= now_ms][:limit]:
+                del self._attempts[key]
             return len(some)
 
     def scan(self, filter: Filter, cursor: str | None, limit: int) -> Page:
@@ -91,6 +97,13 @@ class Records:
     def clear(self) -> None:
         with self._lock:
             self._records.clear()
+            self._attempts.clear()
+
+    def _count(self, call: CountAttempt) -> int:
+        with self._lock:
+            counted = count_attempt(self._attempts.get(call.key), call, self._clock())
+            self._attempts[call.key] = counted
+            return counted.count
 
     def _put(self, key: Key, record: Record | None) -> None:
         if record is None:

@@ -11,14 +11,16 @@ Every statement is a transaction of its own and one round trip. Three rules hold
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from operator import itemgetter
 from typing import Any
 
+from semel.core.attempts import CountAttempt
 from semel.core.effects import Claim, Complete, Doubts, Read, Release, Remove, Renew, Resolve, do
 from semel.core.records import Acquired, Claimed, Key, Lease, Occupied, Record, State
-from semel.errors import StoreUnavailable
+from semel.errors import StoreMisconfigured, StoreUnavailable
 from semel.store import Counts, Filter, Page
-from semel.stores.postgres import doubts, operate, queries
+from semel.stores.postgres import attempts, doubts, operate, queries
 from semel.stores.postgres.doubts import LostBackends
 from semel.stores.postgres.schema import quoted
 from semel.stores.sql.digests import digest_of
@@ -41,6 +43,7 @@ class PostgresScripts:
     def __init__(self, schema: str = "") -> None:
         table = f"{quoted(schema)}.{queries.TABLE}" if schema else queries.TABLE
         self._table = table
+        self._attempts = f"{quoted(schema)}.{attempts.TABLE}" if schema else attempts.TABLE
         self._claim = queries.claim(table)
         self._take = queries.take(table)
         self._renew = queries.renew(table)
@@ -68,6 +71,8 @@ class PostgresScripts:
                 return self.resolve(calls, now_ms)
             case Remove():
                 return self.remove(calls, now_ms)
+            case CountAttempt():
+                return self.count_attempts(calls, now_ms)
             case other:
                 raise TypeError(f"no store performs {other!r}")
 
@@ -166,6 +171,14 @@ class PostgresScripts:
             replies.append(bool((yield from do(Statement(sql, [*seen, now_ms])))))
         return replies
 
+    def count_attempts(self, calls: Sequence[CountAttempt], now_ms: int | None) -> Script[list[int]]:
+        """One after the other: two calls of a batch may be about one message."""
+        counts: list[int] = []
+        for call in calls:
+            count = yield from attempts.count_attempt(self._attempts, call, now_ms)
+            counts.append(count)
+        return counts
+
     def watch(self, key: Key, owner: str) -> Script[bool]:
         """Ask to be notified of its digest when `owner` no longer holds `key`; False when that is so already."""
         return bool((yield from do(Statement(self._watch, [digest_of(key), owner]))))
@@ -181,6 +194,8 @@ class PostgresScripts:
             purged += gone
             if gone < some:
                 break
+        with suppress(StoreMisconfigured):  # a user without rights on this table counts no attempts either
+            yield from attempts.purge_attempts(self._attempts, min(PURGE_MAX, limit), now_ms)
         return purged
 
     def scan(self, filter: Filter, cursor: str | None, limit: int, now_ms: int | None) -> Script[Page]:

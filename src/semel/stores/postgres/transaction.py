@@ -9,9 +9,11 @@ lock decides nothing, the unique key does: two keys that share a lock only wait 
 
 from __future__ import annotations
 
+from semel.core.attempts import CountAttempt
 from semel.core.effects import Claim, Complete, do
 from semel.core.records import Key, Lease, Occupied, Record
 from semel.errors import StoreUnavailable
+from semel.stores.postgres import attempts
 from semel.stores.sql.digests import digest_of
 from semel.stores.sql.engine import HERE, ROUNDS_MAX, Claimed, Granted, ended_inside, still_running
 from semel.stores.sql.errors import LockWaitEnded
@@ -107,6 +109,7 @@ class PostgresEngine:
         table, book = f"{place}{TABLE}", f"{place}{BOOK}"
         self._claim, self._read = claim(table, book), read(table, book)
         self._insist, self._complete = insist(table), complete(table)
+        self._attempts = f"{place}{attempts.TABLE}"
 
     def claim(self, call: Claim, wait_ms: int | None) -> Script[Claimed]:
         key, digest = call.key, digest_of(call.key)
@@ -163,6 +166,9 @@ class PostgresEngine:
         stored = [CODES[result.state], result.format, result.payload, call.refuse_ms, call.retention_ms]
         if not (yield from do(Statement(self._complete, [digest_of(key), call.lease.owner, *stored, mark]))):
             raise ended_inside(key)
+
+    def count_attempt(self, call: CountAttempt) -> Script[int]:
+        return attempts.count_attempt(self._attempts, call, None)
 
     def read(self, key: Key) -> Script[Record | None]:
         found = _found((yield from self._ask(self._read, [digest_of(key)])), key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from semel.core.attempts import CountAttempt
 from semel.core.effects import Claim, Complete
 from semel.core.records import Key, Lease, Occupied, Record
 from semel.errors import InProgress, Misuse
@@ -44,6 +45,9 @@ class Engine(Protocol):
         ...
 
     def read(self, key: Key) -> Script[Record | None]: ...
+    def count_attempt(self, call: CountAttempt) -> Script[int]:
+        """Count a failed attempt, in a transaction of its own: the one that failed is rolled back."""
+        ...
 
 
 def still_running(key: Key, waited: str) -> InProgress:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from semel.codecs.origins import Origin
 from semel.codecs.seal import Seal
+from semel.core.attempts import CountAttempt
 from semel.core.effects import Claim, Complete
 from semel.core.records import Key, Occupied, Record
 from semel.stores.sql.engine import Claimed, Engine, Granted
@@ -43,6 +44,9 @@ class SealedEngine:
     def read(self, key: Key) -> Script[Record | None]:
         record = yield from self._engine.read(key)
         return None if record is None else self._seal.opened(record)
+
+    def count_attempt(self, call: CountAttempt) -> Script[int]:
+        return self._engine.count_attempt(call)
 
 
 def sealed_engine(engine: Engine, seal: Seal | None) -> Engine:

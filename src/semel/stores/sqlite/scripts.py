@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from semel.core import model
+from semel.core.attempts import CountAttempt
 from semel.core.effects import Claim, Complete, Effect, Read, Release, Remove, Renew, Resolve, do
 from semel.core.records import Acquired, Claimed, Key, Lease, Occupied, Record, Result
 from semel.stores.sql.digests import number_of
 from semel.stores.sql.rows import CODES, COLUMNS, SHORT_FORMATS, to_record
 from semel.stores.sql.statements import Script, Statement
+from semel.stores.sqlite.attempts import count_attempt, purge_attempts
 
 C = TypeVar("C")
 R = TypeVar("R")
@@ -184,6 +186,7 @@ def _purge(call: Purge, now_ms: int) -> Script[int]:
     gone = 0
     for sql in PURGES:
         gone += len((yield from do(Statement(sql, {"now": now_ms, "limit": call.limit - gone}))))
+    yield from purge_attempts(call.limit, now_ms)
     return gone
 
 
@@ -212,7 +215,7 @@ def _for_each(step: Callable[[C, int], Script[R]]) -> Callable[[Sequence[C], int
 
 claim, renew, complete, release = _for_each(_claim), _for_each(_renew), _for_each(_complete), _for_each(_release)
 read, look, resolve, purge = _for_each(_read), _for_each(_look), _for_each(_resolve), _for_each(_purge)
-remove = _for_each(_remove)
+remove, count = _for_each(_remove), _for_each(count_attempt)
 
 SCRIPTS: Mapping[type, Callable[[Sequence[Any], int], Script[list[Any]]]] = {
     Claim: claim,
@@ -223,5 +226,6 @@ SCRIPTS: Mapping[type, Callable[[Sequence[Any], int], Script[list[Any]]]] = {
     Look: look,
     Resolve: resolve,
     Remove: remove,
+    CountAttempt: count,
     Purge: purge,
 }

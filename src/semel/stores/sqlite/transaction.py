@@ -8,6 +8,7 @@ A savepoint is the mark of the transaction: it is gone when somebody ends the tr
 
 from __future__ import annotations
 
+from semel.core.attempts import CountAttempt
 from semel.core.effects import Claim, Complete, Read, do
 from semel.core.records import Acquired, Key, Occupied, Record
 from semel.errors import StoreError
@@ -18,6 +19,7 @@ from semel.stores.sql.errors import SavepointGone
 from semel.stores.sql.migrations import NEWEST, refuse_unfit
 from semel.stores.sql.statements import Script, Statement
 from semel.stores.sqlite import schema, scripts
+from semel.stores.sqlite.attempts import count_attempt
 from semel.stores.sqlite.clock import find_clock, make_clock
 
 KNOWN = schema.MIGRATIONS[-1].number
@@ -77,3 +79,7 @@ class SqliteEngine:
         clock = (yield from find_clock()) or wall_ms
         [found] = yield from scripts.read([Read(key)], clock())
         return found
+
+    def count_attempt(self, call: CountAttempt) -> Script[int]:
+        clock = yield from make_clock()
+        return (yield from count_attempt(call, clock()))
