@@ -36,6 +36,7 @@ class EventKind(Member):
     MESSAGE_FAILED = "message_failed"
     MESSAGE_DEAD = "message_dead"
     RELAY_PAUSED = "relay_paused"
+    DELIVERY_JUDGED = "delivery_judged"
 
 
 STARTS = frozenset({EventKind.CLAIMED, EventKind.TAKEN_OVER})
@@ -49,7 +50,7 @@ OF_MESSAGES = frozenset({EventKind.MESSAGE_PUBLISHED, EventKind.MESSAGE_FAILED, 
 REFUSALS = ("key-missing", "key-malformed", "body-too-large", "too-many-keys")
 """The details of `REFUSED`."""
 
-UNNAMED = frozenset({EventKind.REFUSED, EventKind.PURGED, EventKind.RELAY_PAUSED})
+UNNAMED = frozenset({EventKind.REFUSED, EventKind.PURGED, EventKind.RELAY_PAUSED, EventKind.DELIVERY_JUDGED})
 """Events that may be about no single key."""
 
 ABSENT, IN_PROGRESS, UNKNOWN = "absent", State.IN_PROGRESS.value, "unknown"
@@ -82,6 +83,8 @@ class Event(Struct, frozen=True):
     """For `REPLAYED`: how long the first execution took, by the store's clock, where that is known."""
     count: int = 1
     """For `PURGED`: how many records."""
+    handling: str = ""
+    """For `DELIVERY_JUDGED`, which reports the verdict on a delivery: the name of its `Handling`."""
 
     def __eq__(self, other: object) -> bool:
         """Two reports of one thing are equal: owners and durations do not count."""
@@ -91,7 +94,7 @@ class Event(Struct, frozen=True):
         return hash(self._compared_fields())
 
     def _compared_fields(self) -> tuple[object, ...]:
-        return self.kind, self.key, self.attempt, self.detail
+        return self.kind, self.key, self.attempt, self.detail, self.handling
 
     @property
     def correlation(self) -> str:
@@ -135,6 +138,7 @@ class Event(Struct, frozen=True):
             "first_request": self.correlation if self.correlation != self.request else "",
             "ran_ms": self.ran_ms,
             "count": self.count if self.kind is EventKind.PURGED else None,
+            "handling": self.handling,
             "detail": self.detail,
         }
         return {name: value for name, value in found.items() if value not in ("", 0, None)}

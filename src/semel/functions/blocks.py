@@ -1,9 +1,9 @@
 """`semel.operation`: a block whose work takes effect once for each key.
 
-    with semel.operation(key, scope="charge", store=store) as op:
-        if op.replayed:
-            return op.result
-        op.result = charge(…)
+with semel.operation(key, scope="charge", store=store) as op:
+    if op.replayed:
+        return op.result
+    op.result = charge(…)
 """
 
 from __future__ import annotations

@@ -2,5 +2,22 @@
 
 from semel.core.messages import Delivery
 from semel.core.verdicts import Handling, Settling, Verdict
+from semel.inbox.consumers import AsyncConsumer, Consumer
+from semel.inbox.ids import field, header
+from semel.inbox.inboxes import AsyncInbox, Inbox
+from semel.inbox.receipts import LeasedReceipt, ReceiveBlock
 
-__all__ = ["Delivery", "Handling", "Settling", "Verdict"]
+__all__ = [
+    "AsyncConsumer",
+    "AsyncInbox",
+    "Consumer",
+    "Delivery",
+    "Handling",
+    "Inbox",
+    "LeasedReceipt",
+    "ReceiveBlock",
+    "Settling",
+    "Verdict",
+    "field",
+    "header",
+]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from semel.core.events import Event, EventKind
+from semel.core.verdicts import VERDICTS, Settling
 
 OnEvent = Callable[[Event], None]
 logger = logging.getLogger("semel")
@@ -22,6 +23,12 @@ LEVELS: Mapping[EventKind, int] = MappingProxyType(
     }
 )
 """Events for an operator: the store fails, or work ended and its outcome is not known here."""
+CALM = frozenset(
+    handling.name.lower()
+    for handling, row in VERDICTS.items()
+    if row.settling in (Settling.ACKNOWLEDGE, Settling.DELIVER_AGAIN)
+)
+"""Ends of deliveries that need no operator: the others become dead letters, or stop the consumer."""
 
 
 def logged(on_event: OnEvent) -> OnEvent:
@@ -32,6 +39,8 @@ def logged(on_event: OnEvent) -> OnEvent:
 
     def tell(event: Event) -> None:
         level = LEVELS.get(event.kind, logging.DEBUG)
+        if event.kind is EventKind.DELIVERY_JUDGED and event.handling not in CALM:
+            level = logging.WARNING
         if logger.isEnabledFor(level):
             log_event(logger, level, event)
         if on_event is not ignore:
