@@ -80,7 +80,7 @@ class TestRound:
 
     def test_a_store_that_is_away_holds_nothing(self) -> None:
         steps: tuple[Step, ...] = ((NewOwner(), "me"), (ReadClock(), BEGAN_MS), (TAKE, AWAY))
-        assert play(run_round(SETTINGS), *steps) == RoundResult(0, 0, str(AWAY))
+        assert play(run_round(SETTINGS), *steps) == RoundResult(0, 0, str(AWAY), "store")
 
     def test_what_another_relay_holds_by_then_is_reported(self) -> None:
         assert play(run_round(SETTINGS), *published(settled=1, overtaken=2)) == RoundResult(3, 3)
@@ -94,7 +94,7 @@ class TestRound:
             (SettleMessages("me", (2,), untried=(1, 3)), 3),
             (ReportRound(shown), None),
         )
-        assert play(run_round(SETTINGS), *steps) == RoundResult(1, 3, "gone")
+        assert play(run_round(SETTINGS), *steps) == RoundResult(1, 3, "gone", "broker")
 
     def test_a_lease_that_leaves_no_time_is_said(self) -> None:
         steps: tuple[Step, ...] = (
@@ -103,7 +103,7 @@ class TestRound:
             (SettleMessages("me", untried=(2,)), 1),
             (ReportRound(((TWO.message, Fate.UNTRIED, ""),)), None),
         )
-        assert play(run_round(SETTINGS), *steps) == RoundResult(0, 1, TOO_SLOW)
+        assert play(run_round(SETTINGS), *steps) == RoundResult(0, 1, TOO_SLOW, "store")
 
     @pytest.mark.parametrize("order", ["key", "none"])
     def test_only_keys_can_be_blocked_by_dead_messages(self, order: Order) -> None:
@@ -134,7 +134,7 @@ class TestSettling:
     def test_it_ends_with_the_lease(self) -> None:
         *before, (settle, _), report = published()
         steps: tuple[Step, ...] = (*before, (settle, AWAY), (ReadClock(), BEGAN_MS + 7_900), report)
-        assert play(run_round(SETTINGS), *steps) == RoundResult(3, 3, str(AWAY))
+        assert play(run_round(SETTINGS), *steps) == RoundResult(3, 3, str(AWAY), "store")
 
     def test_a_relay_that_stops_tries_for_a_moment(self) -> None:
         *before, (settle, _), report = published()
@@ -142,7 +142,7 @@ class TestSettling:
         for pause_ms in (200, 400, 800):
             tries += [(settle, AWAY), (ReadClock(), BEGAN_MS), (Pause(pause_ms), 0)]
         steps: tuple[Step, ...] = (*before, *tries, (settle, AWAY), (ReadClock(), BEGAN_MS), (IsStopping(), True))
-        assert play(run_round(SETTINGS), *steps, report) == RoundResult(3, 3, str(AWAY))
+        assert play(run_round(SETTINGS), *steps, report) == RoundResult(3, 3, str(AWAY), "store")
 
     def test_each_fate_has_its_place(self) -> None:
         batch = tuple(taken(number, attempt=number) for number in range(1, 6))

@@ -25,6 +25,8 @@ COMMANDS = {  # name: (where it is, what it does, the extra it needs)
     "stats": ("semel.cli.stats:stats", "Count records by state, tenant and scope.", "cli"),
     "tail": ("semel.cli.tail:tail", "Follow records as they change.", "cli"),
     "purge": ("semel.cli.purge:purge", "Delete records past retention.", "cli"),
+    "relay": ("semel.cli.relay:relay", "Publish the messages of a store's outbox to a broker.", "cli"),
+    "outbox": ("semel.cli.outbox:outbox", "List, show, redrive, discard and purge messages.", "cli"),
     "config": ("semel.cli.config:config", "Show the effective configuration and where each value comes from.", "cli"),
     "openapi": ("semel.cli.openapi:openapi", "Print the key's header and the problems as OpenAPI.", "cli"),
     "guide": ("semel.cli.guide:guide", 'Print a "retry safety" section for an API\'s documentation.', "cli"),

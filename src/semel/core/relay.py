@@ -29,6 +29,7 @@ from semel.core.verdicts import delay_after_ms
 from semel.errors import StoreError
 
 Order = Literal["key", "none"]
+AwayPart = Literal["", "store", "broker"]
 AWAY_FIRST_MS, AWAY_MS_MAX = 200, 10_000
 """The pauses while a broker or the store is away: they double up to the second number."""
 LAST_PAUSE_MS = 1_000
@@ -127,6 +128,8 @@ class RoundResult(Struct, frozen=True):
     taken: int
     away: str = ""
     """Why nothing can be published now, if the broker or the store is away."""
+    part: AwayPart = ""
+    """Which of the two is away."""
 
 
 def run_round(settings: RelaySettings) -> Plan[RoundResult]:
@@ -140,7 +143,7 @@ def run_round(settings: RelaySettings) -> Plan[RoundResult]:
             TakeMessages(owner, settings.batch, settings.lease_ms, by_key, by_key and settings.dead_block)
         )
     except StoreError as error:
-        return RoundResult(0, 0, str(error))
+        return RoundResult(0, 0, str(error), "store")
     if not taken:
         return RoundResult(0, 0)
     ends_ms = began_ms + settings.lease_ms
@@ -150,10 +153,14 @@ def run_round(settings: RelaySettings) -> Plan[RoundResult]:
     settle = settlement_of(owner, taken, sent, settings.attempts_max)
     away, overtaken = yield from settle_round(settle, ends_ms)
     yield from do(ReportRound(report_of(taken, sent, settle), overtaken))
+    part: AwayPart = "store" if away else ""
     if not away and all(each.fate is Fate.UNTRIED for each in sent):
-        away = TOO_SLOW
-    away = next((each.error for each in sent if each.fate is Fate.AWAY), away)
-    return RoundResult(len(settle.published), len(taken), away)
+        away, part = TOO_SLOW, "store"
+    for each in sent:
+        if each.fate is Fate.AWAY:
+            away, part = each.error, "broker"
+            break
+    return RoundResult(len(settle.published), len(taken), away, part)
 
 
 def run_relay(settings: RelaySettings) -> Plan[None]:

@@ -31,11 +31,12 @@ from semel.core.relay import (
     ReportPause,
     ReportRound,
     Rest,
+    RoundResult,
     run_purge,
     run_relay,
     run_round,
 )
-from semel.errors import Misuse, StoreError, StoreMisconfigured
+from semel.errors import BrokerUnavailable, Misuse, StoreError, StoreMisconfigured, StoreUnavailable
 from semel.outbox.lanes import LaneRun
 from semel.outbox.publisher import Publisher, open_publisher
 from semel.outbox.settings import RelayOptions, check_relay_options
@@ -107,15 +108,24 @@ class Relay:
 
         For tests and for timers. Call `close()` after the last one, or write `async with Relay(…) as relay:`.
         """
-        self._enter()
-        try:
-            done = await adrive(run_round(self._settings), self._perform)
-        finally:
-            if self._life is RelayLife.RUNNING:
-                self._life = RelayLife.READY
-        if done.away:
-            self._on_event(Event(EventKind.RELAY_PAUSED, NO_KEY, detail=done.away))
-        return done.published
+        return (await self._run_round()).published
+
+    async def publish_waiting(self) -> int:
+        """Publish batch by batch until nothing more can be published now, and say how many messages were.
+
+        Messages that wait for their next try are left. Raises `StoreUnavailable` or `BrokerUnavailable` if one is away.
+        """
+        published = 0
+        while not self._is_stopping():
+            done = await self._run_round()
+            published += done.published
+            if done.part == "store":
+                raise StoreUnavailable(done.away)
+            if done.part == "broker":
+                raise BrokerUnavailable(done.away)
+            if done.taken == 0:
+                break
+        return published
 
     def stop(self) -> None:
         """Ask the relay to end its round. It may be called from a signal handler, or from another thread."""
@@ -154,6 +164,17 @@ class Relay:
                 raise Misuse("this relay runs already: make another Relay to publish more at once")
             case RelayLife.CLOSED:
                 raise Misuse("this relay was closed: make another Relay")
+
+    async def _run_round(self) -> RoundResult:
+        self._enter()
+        try:
+            done = await adrive(run_round(self._settings), self._perform)
+        finally:
+            if self._life is RelayLife.RUNNING:
+                self._life = RelayLife.READY
+        if done.away:
+            self._on_event(Event(EventKind.RELAY_PAUSED, NO_KEY, detail=done.away))
+        return done
 
     async def _work(self) -> None:
         purge = asyncio.ensure_future(adrive(run_purge(self._settings), self._perform))

@@ -5,7 +5,7 @@ Only the API is used: without an SDK in the process nothing happens, as is usual
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from opentelemetry import trace
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter
@@ -13,9 +13,10 @@ from opentelemetry.trace import Link, Span, SpanContext, TraceFlags
 
 from semel.core.correlation import trace_of
 from semel.core.events import Event, EventKind
-from semel.store import Store
+from semel.core.outbox import OutboxCounts
+from semel.store import Outboxed, Store
 from semel.telemetry.attempts import Attempts
-from semel.telemetry.census import STATES, Census
+from semel.telemetry.census import STATES, Census, OutboxCensus
 from semel.telemetry.operations import Operations
 
 
@@ -30,7 +31,7 @@ class OpenTelemetryListener:
         meter = get_meter("semel", meter_provider=meter_provider)
         self._operations = Operations(operations)
         self._attempts = Attempts()
-        self._events = meter.create_counter("semel.events", "{event}", "Decisions about keys.")
+        self._events = meter.create_counter("semel.events", "{event}", "Decisions about keys and messages.")
         self._running = meter.create_up_down_counter(
             "semel.operations.active", "{operation}", "Attempts that are running now."
         )
@@ -90,6 +91,31 @@ def observe_records(store: Store | str, *, meter_provider: MeterProvider | None 
     get_meter("semel", meter_provider=meter_provider).create_observable_gauge(
         "semel.records", [observe], "{record}", "Records in the store, by state."
     )
+
+
+def observe_outbox(store: Outboxed | str, *, meter_provider: MeterProvider | None = None) -> None:
+    """Observe the gauges `semel.outbox.depth` (messages that wait), `semel.outbox.oldest` (for how many seconds the
+    first of them has) and `semel.outbox.dead_letters`.
+
+    `store` is a URL, or a store for threads. Messages are counted in the background, at most every few seconds; while
+    the store is away nothing is observed.
+    """
+    census, meter = OutboxCensus(store), get_meter("semel", meter_provider=meter_provider)
+
+    def observer(value: Callable[[OutboxCounts], float]) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def observe(_: CallbackOptions) -> Iterable[Observation]:
+            counts = census.latest()
+            return [] if counts is None else [Observation(value(counts))]
+
+        return observe
+
+    waiting, dead = observer(lambda counts: counts.waiting), observer(lambda counts: counts.dead)
+    oldest = observer(lambda counts: (counts.oldest_ms or 0) / 1000)
+    meter.create_observable_gauge("semel.outbox.depth", [waiting], "{message}", "Messages that wait to be published.")
+    meter.create_observable_gauge(
+        "semel.outbox.oldest", [oldest], "s", "For how long the first waiting message has waited."
+    )
+    meter.create_observable_gauge("semel.outbox.dead_letters", [dead], "{message}", "Messages that were given up.")
 
 
 def _describe(span: Span, event: Event) -> None:

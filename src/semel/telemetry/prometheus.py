@@ -12,9 +12,9 @@ from prometheus_client.registry import Collector
 
 from semel.core.events import REFUSALS, Event, EventKind
 from semel.runtime.durations import CALLS
-from semel.store import Store
+from semel.store import Outboxed, Store
 from semel.telemetry.attempts import Attempts
-from semel.telemetry.census import STATES, Census
+from semel.telemetry.census import STATES, Census, OutboxCensus
 from semel.telemetry.operations import OTHER, Operations
 
 CALL_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -26,7 +26,9 @@ class Instruments:
     """The metrics themselves, once in each registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.events = Counter("semel_events", "Decisions about keys.", ("event", "reason", *WHERE), registry=registry)
+        self.events = Counter(
+            "semel_events", "Decisions about keys and messages.", ("event", "reason", *WHERE), registry=registry
+        )
         self.running = Gauge(
             "semel_operations_in_progress",
             "Attempts that are running now.",
@@ -140,6 +142,36 @@ class RecordsCollector(Collector):
             for state in STATES:
                 family.add_metric([state], getattr(counts, state))
         return [family]
+
+
+class OutboxCollector(Collector):
+    """The gauges of an outbox: `semel_outbox_depth` (messages that wait), `semel_outbox_oldest_seconds` (for how long
+    the first of them has), `semel_outbox_dead_letters`.
+
+    `store` is a URL, or a store for threads. Messages are counted in the background, at most every few seconds; while
+    the store is away the gauges are absent, and the scrape is not delayed.
+    """
+
+    def __init__(self, store: Outboxed | str, *, registry: CollectorRegistry | None = REGISTRY) -> None:
+        self._census = OutboxCensus(store)
+        if registry is not None:
+            registry.register(self)
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """The names, so that the registry does not have to count for them."""
+        return [
+            GaugeMetricFamily("semel_outbox_depth", "Messages that wait to be published."),
+            GaugeMetricFamily("semel_outbox_oldest_seconds", "For how long the first waiting message has waited."),
+            GaugeMetricFamily("semel_outbox_dead_letters", "Messages that were given up."),
+        ]
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        depth, oldest, dead = families = list(self.describe())
+        if (counts := self._census.latest()) is not None:
+            depth.add_metric([], counts.waiting)
+            oldest.add_metric([], (counts.oldest_ms or 0) / 1000)
+            dead.add_metric([], counts.dead)
+        return families
 
 
 def _reason(event: Event) -> str:
