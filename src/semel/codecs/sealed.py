@@ -22,6 +22,7 @@ from semel.store import (
     AsyncInspectable,
     AsyncResolvable,
     AsyncStore,
+    AttemptCounting,
     Doubting,
     Examinable,
     Filter,
@@ -35,7 +36,7 @@ from semel.store import (
 )
 
 __all__ = ["AsyncSealed", "Seal", "Sealed", "find_seal"]
-WITHOUT_RESULTS = (Watchable, Doubting, Removable, Migratable, Examinable)
+WITHOUT_RESULTS = (Watchable, Doubting, Removable, AttemptCounting, Migratable, Examinable)
 """Abilities that neither take nor give a result, so they are those of the store within. Both faces spell them alike."""
 
 

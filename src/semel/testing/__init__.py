@@ -27,9 +27,9 @@ The instance is sent to other processes, which call `open` there. So everything 
 pickling, and the test module must be importable. A store that lives in one object says `shared = False` instead, and
 the tests with a second handle or process are skipped.
 
-Abilities (`Watchable`, `Inspectable`, `Resolvable`, `Removable`, `Migratable`) are found with `isinstance` and tested
-when they are there. The number of random histories that are compared with the model is `parity_examples`, or
-SEMEL_PARITY_EXAMPLES in the environment.
+Abilities (`Watchable`, `Inspectable`, `Resolvable`, `Removable`, `AttemptCounting`, `Migratable`) are found with
+`isinstance` and tested when they are there. The number of random histories that are compared with the model is
+`parity_examples`, or SEMEL_PARITY_EXAMPLES in the environment.
 
 For a service there are `assert_idempotent`, crash points, a proxy that breaks connections and clients
 that send everything twice; the fixtures of `semel.testing.plugin` hand them out. Each name is imported when it is asked

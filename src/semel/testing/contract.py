@@ -7,6 +7,7 @@ from abc import abstractmethod
 from semel.store import AsyncStore, Clock, Store
 from semel.testing.ambiguity import Ambiguity
 from semel.testing.claims import Claims
+from semel.testing.counts import AttemptCounts
 from semel.testing.inspection import Inspection
 from semel.testing.keys import Keys
 from semel.testing.loop_thread import BlockingStore
@@ -31,6 +32,7 @@ class _Contract(
     Migrations,
     Inspection,
     Watches,
+    AttemptCounts,
     Removal,
     Resolution,
     Ambiguity,

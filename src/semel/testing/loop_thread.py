@@ -9,6 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from semel.core.records import Claimed, Key, Lease, Record, Result
 from semel.store import (
+    AsyncAttemptCounting,
     AsyncDoubting,
     AsyncInspectable,
     AsyncMigratable,
@@ -26,6 +27,7 @@ ABILITIES: dict[type, tuple[str, ...]] = {
     AsyncInspectable: ("scan", "counts"),
     AsyncResolvable: ("resolve",),
     AsyncRemovable: ("remove", "expire"),
+    AsyncAttemptCounting: ("count_attempt",),
     AsyncMigratable: ("migrate",),
 }
 

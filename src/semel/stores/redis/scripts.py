@@ -13,6 +13,7 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 from semel.core import model
+from semel.core.attempts import CountAttempt
 from semel.core.effects import Claim, Complete, Plan, Read, Release, Remove, Renew, Resolve, do
 from semel.core.records import Acquired, Claimed, Key, Lease, Occupied, Record, Result
 from semel.errors import RecordUnreadable, StoreError
@@ -32,6 +33,7 @@ ENDING = Struct(">QBQ")
 SEEN = Struct(">QQQ?")
 COMPLETION = Struct(">BQQ")
 
+ATTEMPT = Lua("attempt")
 READ, PURGE, COUNT = Lua("read"), Lua("retention", "look", "purge"), Lua("retention", "look", "count")
 
 
@@ -51,6 +53,8 @@ class RedisScripts:
 
     def answer(self, calls: Sequence[Any], now_ms: int | None) -> Plan[list[Any]]:
         """Answer calls of one kind, each with its reply or its error."""
+        if isinstance(calls[0], CountAttempt):
+            return (yield from self._count_attempts(calls, now_ms))
         kind = KINDS[type(calls[0])]
         replies: list[Any] = []
         prefix = self.prefix.encode()
@@ -75,6 +79,15 @@ class RedisScripts:
                 except RecordUnreadable as error:
                     replies.append(error)
         return replies
+
+    def _count_attempts(self, calls: Sequence[CountAttempt], now_ms: int | None) -> Plan[list[int]]:
+        """One script for each: failures are rare, and a batch of them may be about one message."""
+        counts: list[int] = []
+        for call in calls:
+            name = name_of(f"{self.prefix}:attempts".encode(), frame(call.key))
+            count = yield from ATTEMPT.run((name,), (_time(now_ms), call.retention_ms, call.error.encode()))
+            counts.append(int(count))
+        return counts
 
     def purge(self, limit: int, now_ms: int | None, cursor: int) -> Plan[tuple[int, int]]:
         """Delete up to `limit` records past retention, from `cursor` on: how many, and where to go on next time."""
