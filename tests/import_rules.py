@@ -53,6 +53,12 @@ EXTRAS = {
     "semel.telemetry.opentelemetry": {"opentelemetry"},
     "semel.gateway": {"aiohttp", "httptools", "uvicorn", "uvloop", "prometheus_client", "multidict", "yarl"},
     "semel.demo": {"uvicorn"},
+    "semel.outbox.rabbitmq": {"aio_pika", "aiormq"},
+    "semel.outbox.nats": {"nats"},
+    "semel.outbox.redis": {"redis"},
+    "semel.outbox.webhook": {"aiohttp"},
+    "semel.outbox.sqs": {"boto3", "botocore"},
+    "semel.outbox.kafka": {"aiokafka"},
     "semel.cli": {"click"},
     "semel.testing": {"pytest", "hypothesis", "_pytest", "httpx"},
 }

@@ -98,6 +98,10 @@ class BrokerUnavailable(SemelError):
     """A broker did not confirm a message: it may or may not have it. The message is published again, with its id."""
 
 
+class NotPublished(SemelError):
+    """A broker answered that it did not take a message. A later attempt may succeed, so this one counts."""
+
+
 class Poison(SemelError):
     """A broker refuses a message, and would refuse it again: it belongs with the dead letters."""
 

@@ -11,6 +11,7 @@ CONFIGURATION = """\
 listeners.tcp.1 = 127.0.0.1:{port}
 disk_free_limit.absolute = 10MB
 vm_memory_high_watermark.relative = 0.6
+max_message_size = 1500000
 log.console = true
 log.file = false
 """

@@ -33,14 +33,21 @@ BUILT_IN: dict[str, tuple[str, str]] = {  # scheme: (module, extra)
 @runtime_checkable
 class Publisher(Protocol):
     async def publish(self, message: Message) -> None:
-        """Return only after the broker confirmed the message.
+        """Return only after the broker confirmed the message. Many tasks may call it at once.
 
-        Raises `BrokerUnavailable` if it did not (the message may be there all the same), or `Poison` if it never will.
-        Any other error counts as a failed attempt of this message.
+        Raises one of these; whichever it is, publishing the message again with the same id is safe:
+
+        - `BrokerUnavailable`: the broker did not confirm in time, and may have the message all the same. No attempt
+          is counted.
+        - `BrokerMisconfigured`: with these settings no message can be published. No attempt is counted.
+        - `Poison`: the broker will never take this message. It belongs with the dead letters.
+        - `NotPublished`, or any other error: an attempt of this message failed, and is counted.
         """
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Give the connection back. Calling it twice does no harm; publishing afterwards raises `Misuse`."""
+        ...
 
 
 class BrokerUrl(ServiceUrl):
