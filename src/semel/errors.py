@@ -107,4 +107,4 @@ class Poison(SemelError):
 
 
 class MessageReused(SemelError):
-    """The id belongs to a message with another topic, key or payload; nothing was added."""
+    """The id belongs to a message with another topic, key, payload, content type or headers; nothing was added."""

@@ -15,6 +15,7 @@ from semel.core.messages import (
     TOPIC_MAX,
     Delivery,
     Message,
+    check_received_id,
 )
 
 
@@ -85,3 +86,15 @@ def test_headers_are_text() -> None:
 
 def test_a_delivery_needs_no_more_than_a_payload() -> None:
     assert Delivery(b"x") == Delivery(b"x", None, "", "", {}, None)
+
+
+def test_a_received_id_fits_into_a_key() -> None:
+    assert check_received_id("any text of 255 bytes, ü") == "any text of 255 bytes, ü"
+    for unfit in ("", "x" * 256, "a\0"):
+        with pytest.raises(ValueError, match=r"^message_id .*Take a digest"):
+            check_received_id(unfit)
+
+
+def test_headers_are_a_mapping() -> None:
+    with pytest.raises(TypeError, match="headers must be a mapping of names to texts, not list"):
+        Message("m", "t", b"", headers=[("a", "b")]).checked()  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from mutants.fault import Fault
 
 POSTGRES, SQLITE, DRIVER = "stores/postgres/transaction.py", "stores/sqlite/transaction.py", "connections/psycopg.py"
+QUERIES = "stores/postgres/transaction_queries.py"
 SEALED, FLOW = "stores/sql/seal.py", "flow/transactions.py"
 OLD_OR_NEW = "WHERE number < {KNOWN} OR readable_from > {KNOWN}"
 
@@ -15,7 +16,7 @@ FAULTS = [
     ),
     Fault(
         "PostgreSQL: the record is there before the refusal",
-        POSTGRES,
+        QUERIES,
         'FITS = f"coalesce(version[1] >= {KNOWN} AND version[2] <= {KNOWN}, false)"',
         'FITS = "true"',
     ),

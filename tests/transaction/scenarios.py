@@ -37,13 +37,13 @@ def twins(mode: Mode, url: str, level: str, key: str, *, end: str = "", **option
 
     def call(number: int) -> Told:
         async def work(connection: Any) -> int:
-            await _given(mode.write(connection, key))
+            await given(mode.write(connection, key))
             if number == 1:
                 if mode.name.endswith("session"):
-                    await _given(connection.flush())
+                    await given(connection.flush())
                 entered.set()
                 assert followed.wait(PATIENCE_S)
-                _until_somebody_waits(url)
+                until_somebody_waits(url)
                 if end == "raise":
                     raise ArithmeticError("on purpose")
             return number
@@ -64,14 +64,14 @@ def ended(mode: Mode, url: str, level: str, key: str, *, end: str) -> Told:
     """A block whose transaction is ended inside of it, by a `commit` or a `rollback`; or not."""
 
     async def play() -> str:
-        async with _begun(mode, url, level) as connection, _block(mode, connection, key) as op:
+        async with begun(mode, url, level) as connection, _block(mode, connection, key) as op:
             if not op.replayed:
-                await _given(mode.write(connection, key))
+                await given(mode.write(connection, key))
                 if end:
-                    await _given(mode.end(connection, end))
+                    await given(mode.end(connection, end))
         return "ran"
 
-    return told(lambda: _finished(mode, play()))
+    return told(lambda: finished(mode, play()))
 
 
 def deadlock(mode: Mode, url: str, level: str, key: str) -> list[Told]:
@@ -79,16 +79,16 @@ def deadlock(mode: Mode, url: str, level: str, key: str) -> list[Told]:
     barrier = threading.Barrier(2)
 
     async def both(one: str, other: str) -> str:
-        async with _begun(mode, url, level) as connection, _block(mode, connection, f"{key}.{one}") as op:
+        async with begun(mode, url, level) as connection, _block(mode, connection, f"{key}.{one}") as op:
             assert not op.replayed
             barrier.wait(PATIENCE_S)
             async with _block(mode, connection, f"{key}.{other}") as inner:
                 assert not inner.replayed
-                await _given(mode.write(connection, key))
+                await given(mode.write(connection, key))
         return "ran"
 
     def call(one: str, other: str) -> Told:
-        return told(lambda: _finished(mode, both(one, other)))
+        return told(lambda: finished(mode, both(one, other)))
 
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(call, ("one", "other"), ("other", "one")))
@@ -104,8 +104,8 @@ def outrun(mode: Mode, url: str, level: str, key: str, **options: Any) -> Told:
             tries.append(1)
             if len(tries) == 1:
                 other.execute(CONTENDED.encode())
-            await _given(mode.execute(connection, CONTENDED))
-            await _given(mode.write(connection, key))
+            await given(mode.execute(connection, CONTENDED))
+            await given(mode.write(connection, key))
             return len(tries)
 
         return told(lambda: _run(mode, url, level, key, work, **options))
@@ -115,7 +115,7 @@ def locked(mode: Mode, url: str, level: str, key: str) -> list[Told]:
     """On SQLite: somebody else has the turn to write, for longer than is waited for; then not any more."""
 
     async def work(connection: Any) -> int:
-        await _given(mode.write(connection, key))
+        await given(mode.write(connection, key))
         return 1
 
     def call() -> Told:
@@ -132,20 +132,20 @@ def too_early(mode: Mode, url: str, level: str, key: str) -> Told:
     """On SQLite: the transaction has read something before its block, and somebody else has written since."""
 
     async def play() -> str:
-        async with _begun(mode, url, level) as connection:
-            read = await _given(mode.execute(connection, "SELECT count(*) FROM effects"))
+        async with begun(mode, url, level) as connection:
+            read = await given(mode.execute(connection, "SELECT count(*) FROM effects"))
             if read is not None:
-                await _given(read.fetchall())
+                await given(read.fetchall())
             _write_elsewhere(url, f"{key}.in between")
             async with _block(mode, connection, key) as op:
                 assert not op.replayed
-                await _given(mode.write(connection, key))
+                await given(mode.write(connection, key))
         return "ran"
 
-    return told(lambda: _finished(mode, play()))
+    return told(lambda: finished(mode, play()))
 
 
-def told(act: Callable[[], Told]) -> Told:
+def told(act: Callable[[], T]) -> T | str:
     """What it gives, or its error in words."""
     try:
         return act()
@@ -159,10 +159,10 @@ def _run(
     begin = mode.opener(url, level)
     if mode.is_async:
         return asyncio.run(arun(begin, key, work, scope="operation", **options))
-    return run(begin, key, lambda connection: _finished(mode, work(connection)), scope="operation", **options)
+    return run(begin, key, lambda connection: finished(mode, work(connection)), scope="operation", **options)
 
 
-def _finished(mode: Mode, coroutine: Coroutine[Any, Any, T]) -> T:
+def finished(mode: Mode, coroutine: Coroutine[Any, Any, T]) -> T:
     """For sync modes nothing in it is ever waited for, and there must be no loop: Django refuses to work in one."""
     if mode.is_async:
         return asyncio.run(coroutine)
@@ -174,12 +174,12 @@ def _finished(mode: Mode, coroutine: Coroutine[Any, Any, T]) -> T:
     raise TypeError(f"{mode.name} is sync, and something was awaited")
 
 
-async def _given(value: Awaitable[T] | T) -> T:
+async def given(value: Awaitable[T] | T) -> T:
     return await value if inspect.isawaitable(value) else value
 
 
 @asynccontextmanager
-async def _begun(mode: Mode, url: str, level: str) -> AsyncIterator[Any]:
+async def begun(mode: Mode, url: str, level: str) -> AsyncIterator[Any]:
     if mode.is_async:
         async with mode.begin(url, level) as connection:
             yield connection
@@ -199,7 +199,7 @@ async def _block(mode: Mode, connection: Any, key: str) -> AsyncIterator[Any]:
             yield op
 
 
-def _until_somebody_waits(url: str) -> None:
+def until_somebody_waits(url: str) -> None:
     """On SQLite nobody can tell: the twin has a moment to get there, and it makes no difference if it does not."""
     if url.startswith("sqlite"):
         time.sleep(0.01)
@@ -225,14 +225,16 @@ SCENARIOS: dict[str, Callable[..., Any]] = {
 
 
 def main(postgres: str, sqlite: str) -> None:
+    from transaction.message_scenarios import MESSAGE_SCENARIOS
     from transaction.victims import configure
 
     configure(postgres, sqlite)
+    scenarios = SCENARIOS | MESSAGE_SCENARIOS
     modes = {mode.name: (mode, postgres if mode.database == "postgres" else sqlite) for mode in DJANGO}
     for line in sys.stdin:
         scenario, name, level, key, options = json.loads(line)
         try:
-            said: Any = {"told": SCENARIOS[scenario](*modes[name], level, key, **options)}
+            said: Any = {"told": scenarios[scenario](*modes[name], level, key, **options)}
         except BaseException:
             said = {"failed": traceback.format_exc()}
         print(json.dumps(said), flush=True)

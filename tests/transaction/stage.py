@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from transaction.message_scenarios import MESSAGE_SCENARIOS
 from transaction.modes import DJANGO, Mode
 from transaction.scenarios import PATIENCE_S, SCENARIOS
 
@@ -26,7 +27,7 @@ class Stage:
     def play(self, scenario: str, mode: Mode, level: str, key: str, **options: Any) -> Any:
         if mode in DJANGO:
             return self._play_on_django(scenario, mode.name, level, key, options)
-        return SCENARIOS[scenario](mode, self._urls[mode.database], level, key, **options)
+        return (SCENARIOS | MESSAGE_SCENARIOS)[scenario](mode, self._urls[mode.database], level, key, **options)
 
     def _play_on_django(self, *part: object) -> Any:
         self._project = self._project or self._started()

@@ -17,7 +17,7 @@ import semel
 from semel.errors import StoreMisconfigured
 from semel.flow import Flow, tx
 from semel.stores.postgres import schema as postgres_schema
-from semel.stores.postgres import transaction as postgres
+from semel.stores.postgres import transaction_queries as postgres
 from semel.stores.sqlite import schema as sqlite_schema
 from semel.stores.sqlite import transaction as sqlite
 from semel.transaction import TransactionStore, run, within

@@ -140,7 +140,7 @@ def test_what_is_not_a_seal_is_refused_by_name(urls: Mapping[str, str]) -> None:
         store = Sealed(semel.open_store("memory://"), keys=KEYS)
         for wrong in (KEYS, store, b"k" * 32):
             with pytest.raises(TypeError, match=r"seal= takes a Seal.*not (dict|Sealed|bytes)"):
-                within(connection, seal=wrong)  # type: ignore[arg-type]
+                within(connection, seal=wrong)  # type: ignore[call-overload]
     connection.close()
 
 

@@ -5,11 +5,12 @@ No driver's package is imported here: a caller with such a connection has import
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import Enum
 from importlib import import_module
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeGuard, cast
 
 from semel.core.effects import Effect
 from semel.errors import StoreMisconfigured
@@ -75,6 +76,18 @@ class AsyncDriver(AsyncRowDriver, Protocol):
     def is_lost(self) -> bool: ...
 
 
+class SyncConnection(Protocol):
+    """A connection or session for threads, as far as type checkers can tell it from one for tasks."""
+
+    def close(self) -> None: ...
+
+
+class AsyncConnection(Protocol):
+    """A connection or session for tasks."""
+
+    def close(self) -> Awaitable[object]: ...
+
+
 AnyRowDriver = RowDriver | AsyncRowDriver
 Bind = Callable[[object, str], AnyRowDriver | None]
 KINDS = {  # the package that such a connection comes from: the module of semel that knows it
@@ -101,6 +114,10 @@ def driver_for(connection: object, schema: str = "") -> Driver | AsyncDriver:
     if found is None or found.dialect is Dialect.MARIADB:
         raise no_store("MariaDB and MySQL")
     return cast(Driver | AsyncDriver, found)
+
+
+def is_async_driver(driver: Driver | AsyncDriver) -> TypeGuard[AsyncDriver]:
+    return inspect.iscoroutinefunction(driver.perform)
 
 
 def row_driver_for(connection: object) -> AnyRowDriver:

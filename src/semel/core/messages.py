@@ -11,7 +11,7 @@ from types import MappingProxyType
 from msgspec import Struct
 from msgspec.structs import replace
 
-from semel.core.records import check_text, plain_text
+from semel.core.records import NAME_MAX, check_text, plain_text
 
 ID_MAX = 128
 """Of visible ASCII: what the strictest broker (SQS) takes as a deduplication id."""
@@ -74,6 +74,14 @@ def check_id(field: str, value: str) -> str:
     return value
 
 
+def check_received_id(value: str) -> str:
+    """Refuse a message id that cannot be the name of a key. Ids of other senders may be longer than ours."""
+    try:
+        return check_text("message_id", value, NAME_MAX)
+    except ValueError as error:
+        raise ValueError(f"{error}. Take a digest of it, for instance hashlib.sha256(…).hexdigest()") from None
+
+
 def check_line(field: str, value: str, size_max: int) -> str:
     """Refuse text that does not fit into one line of a protocol."""
     value = check_text(field, value, size_max)
@@ -84,6 +92,8 @@ def check_line(field: str, value: str, size_max: int) -> str:
 
 def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
     """The headers as a read-only mapping; refuses what a broker would change or drop."""
+    if not isinstance(headers, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"headers must be a mapping of names to texts, not {type(headers).__name__}")
     if len(headers) > HEADERS_MAX:
         raise ValueError(f"headers has {len(headers)} entries, the limit is {HEADERS_MAX}")
     checked = {

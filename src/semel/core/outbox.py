@@ -11,6 +11,7 @@ away, has said nothing. So neither of them ever makes a dead letter of a message
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Generic, Literal, Self, TypeVar
 
 from msgspec import Struct
@@ -18,7 +19,7 @@ from msgspec.structs import replace
 
 from semel.core.effects import Effect
 from semel.core.messages import Message
-from semel.core.records import NOBODY, OWNER_MAX, Member, check_duration, check_text, plain_text
+from semel.core.records import NOBODY, OWNER_MAX, Key, Member, check_duration, check_text, plain_text
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -72,10 +73,22 @@ class DeadMessage(Struct, frozen=True):
     error: str
 
 
+class IdOrigin(Enum):
+    """Where the id of a message comes from, if no operation derived it: another transaction may add a given one."""
+
+    GIVEN = "given"
+    RANDOM = "random"
+
+
 class AddMessage(Effect[bool], frozen=True):
-    """Add a message in the caller's transaction. False if there is one with this id already."""
+    """Add a message in the caller's transaction. False if there is one with this id already.
+
+    Stores refuse another message under the id with `MessageReused`.
+    """
 
     message: Message
+    origin: IdOrigin | Key = IdOrigin.GIVEN
+    """The key of the operation that derived the id: only another attempt of it adds the same message."""
 
 
 class TakeMessages(OutboxCall[tuple[Taken, ...]], frozen=True):

@@ -21,7 +21,7 @@ STEP_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 class FlowOperation(Operation, Generic[In]):
     """The flow, for the function of one of its steps. `attempt` grows with every take-over of the flow."""
 
-    __slots__ = ("input", "results", "step_key")
+    __slots__ = ("_place", "input", "results", "step_key")
 
     def __init__(
         self, lease: Lease, kept: Kept | None, turn: StepTurn[In], input: In, results: Mapping[str, object]
@@ -30,8 +30,13 @@ class FlowOperation(Operation, Generic[In]):
         self.input: In = input
         self.results: Mapping[str, object] = MappingProxyType(dict(results))
         """What the finished steps returned, by name. An undo finds its own step here only if that had finished."""
+        self._place = turn.place
         self.step_key = self.derive(turn.place)
         """The key for the service that this step calls: the same in every attempt, and another one for the undo."""
+
+    def _message_id(self, number: int) -> str:
+        """Each step counts its own messages."""
+        return self.derive(f"semel.outbox/{self._place}/{number}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import hashlib
 import uuid
 from collections.abc import Callable
 from contextvars import Context, ContextVar
+from threading import Lock
 from typing import Final, Generic, TypeVar, cast
 
 from semel.core.records import NOBODY, Key, Lease, Record, plain_text
@@ -18,7 +19,16 @@ R = TypeVar("R")
 class Operation:
     """The current operation, for the work that runs in it."""
 
-    __slots__ = ("_kept", "key", "lease", "nothing_was_done", "refused_invalid", "reported", "transaction")
+    __slots__ = (
+        "_kept",
+        "_published",
+        "key",
+        "lease",
+        "nothing_was_done",
+        "refused_invalid",
+        "reported",
+        "transaction",
+    )
 
     def __init__(self, lease: Lease, kept: Kept | None = None, transaction: object = None) -> None:
         self.key: Key = lease.key
@@ -31,6 +41,7 @@ class Operation:
         # The request's own transaction, where its front has opened one: `TransactionStore.current` finds it here.
         self.transaction = transaction
         self._kept = kept
+        self._published = 0
 
     @property
     def tenant(self) -> str:
@@ -54,9 +65,25 @@ class Operation:
             hasher.update(len(encoded).to_bytes(8, "big") + encoded)
         return str(uuid.UUID(bytes=hasher.digest()[:16], version=5))
 
+    def next_message_id(self) -> str:
+        """`publish` calls this: the id of the next message that this operation adds, the same in every attempt.
+
+        A number that was taken is never taken again, whatever becomes of its message.
+        """
+        with _publishing:
+            self._published += 1
+            return self._message_id(self._published)
+
+    def _message_id(self, number: int) -> str:
+        return self.derive(f"semel.outbox/{number}")
+
     def nothing_done(self) -> None:
         """Declare that nothing took effect: whatever the answer is, the key is released."""
         self.nothing_was_done = True
+
+
+_publishing = Lock()
+"""Threads that share an operation publish with different numbers."""
 
 
 class NoResult:
@@ -116,6 +143,14 @@ class BlockOperation(Operation, Generic[R]):
     def replay(self, result: R) -> None:
         """Fronts call this: `result` is what the store holds, whatever the block has set."""
         self._replayed, self._result = True, result
+
+    def _message_id(self, number: int) -> str:
+        if self._replayed:
+            raise Misuse(
+                "a message is published in a block that was replayed, so it was published before. "
+                "Write `if op.replayed: return op.result` first in the block."
+            )
+        return super()._message_id(number)
 
     def outcome(self) -> R:
         """What is stored for the block when it has ended: a block that set no result has the result None."""

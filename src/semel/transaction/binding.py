@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, Unpack, overload
+import uuid
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar, Unpack, cast, overload
 
+from msgspec.structs import replace
+
+from semel.codecs.payloads import payload_of
 from semel.codecs.seal import Seal
-from semel.connections import driver_for
+from semel.connections import AsyncConnection, AsyncDriver, Driver, SyncConnection, driver_for, is_async_driver
+from semel.core.messages import NO_HEADERS, Message, check_received_id
+from semel.core.outbox import AddMessage, IdOrigin
 from semel.core.records import Key
 from semel.runtime.arguments import check_options
+from semel.runtime.drive import adrive, drive
+from semel.runtime.operation import current_operation
 from semel.runtime.options import block_key
 from semel.stores.sql.seal import check_seal
 from semel.transaction.blocks import TransactionBlock
-from semel.transaction.settings import TransactionOptions, TransactionSettings
+from semel.transaction.reception import MessageBlock
+from semel.transaction.settings import ReceiveOptions, TransactionOptions, TransactionSettings
 
 R = TypeVar("R")
+D = TypeVar("D", bound=Driver | AsyncDriver)
 
 
-class Bound:
+class Binding(Generic[D]):
     """A store bound to one connection or session. It holds nothing, so make one whenever you need it."""
 
-    def __init__(self, connection: object, *, schema: str = "", seal: Seal | None = None) -> None:
-        check_seal(seal)
-        self._driver = driver_for(connection, schema)
+    def __init__(self, driver: D, seal: Seal | None) -> None:
+        self._driver = driver
         self._seal = seal
 
     @overload
@@ -67,11 +77,102 @@ class Bound:
             self._driver, named, fingerprint, TransactionSettings[Any].of(returns, options), seal=self._seal
         )
 
+    def receive(self, message_id: str, **options: Unpack[ReceiveOptions]) -> MessageBlock:
+        """A block that handles a message once for each `handler`: its record is committed with what the block writes.
 
-def within(connection: object, *, schema: str = "", seal: Seal | None = None) -> Bound:
+        `message.duplicate` says whether the handler has handled it before. A repeat that comes while the first delivery
+        is being handled waits for the end of that transaction. Acknowledge the message to its broker after the commit.
+        """
+        check_options(options, ReceiveOptions, self.receive)
+        handler, name = options.get("handler"), check_received_id(message_id)
+        if not handler:
+            raise TypeError(
+                f'receive({name!r}) needs a handler: what handles the message, for instance handler="orders.mailer". '
+                "Without one, a second handler of the same messages would take all of them for duplicates"
+            )
+        key = Key(options.get("tenant", ""), handler, name)
+        settings = TransactionSettings[None].of_receive(options)
+        return MessageBlock(self._driver, key, options.get("fingerprint"), settings, seal=self._seal)
+
+
+class Bound(Binding[Driver]):
+    """Bound to a connection or session for threads."""
+
+    def publish(
+        self,
+        topic: str,
+        payload: object,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] = NO_HEADERS,
+        id: str | None = None,
+        content_type: str | None = None,
+    ) -> str:
+        """Add a message to the outbox: a relay publishes it if your transaction commits. Returns the message's id.
+
+        The payload is bytes, text, or data that is written as JSON. Messages of one `key` are published in the order
+        in which they were added. A message that is in the outbox already is not added again; another one under its id
+        is refused with `MessageReused`, and the transaction can go on.
+
+        Inside of an operation the id is derived from its key and the number of the message, so that a repeat of the
+        operation adds the same message. Publish in the same order in each attempt. A number is not used again after
+        you roll back to a savepoint: if a repeat may publish fewer or more messages before this one, give an `id`.
+        Elsewhere the id is random. Payloads are not sealed.
+        """
+        self._driver.check()
+        call = new_message(topic, payload, key, headers, id, content_type)
+        drive(self._driver.engine.add_message(call), self._driver.perform)
+        return call.message.id
+
+
+class AsyncBound(Binding[AsyncDriver]):
+    """Bound to a connection or session for tasks."""
+
+    async def publish(
+        self,
+        topic: str,
+        payload: object,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] = NO_HEADERS,
+        id: str | None = None,
+        content_type: str | None = None,
+    ) -> str:
+        """As `Bound.publish`."""
+        await self._driver.check()
+        call = new_message(topic, payload, key, headers, id, content_type)
+        await adrive(self._driver.engine.add_message(call), self._driver.perform)
+        return call.message.id
+
+
+@overload
+def within(connection: AsyncConnection, *, schema: str = "", seal: Seal | None = None) -> AsyncBound: ...
+@overload
+def within(connection: SyncConnection, *, schema: str = "", seal: Seal | None = None) -> Bound: ...
+@overload
+def within(connection: object, *, schema: str = "", seal: Seal | None = None) -> Bound | AsyncBound: ...
+def within(connection: object, *, schema: str = "", seal: Seal | None = None) -> Bound | AsyncBound:
     """Bind to the transaction of `connection`: of psycopg, asyncpg, sqlite3, aiosqlite, SQLAlchemy or Django.
 
     The records are those of the ordinary store of that database. `schema` is the PostgreSQL schema of its tables, if
     the search path does not find them. `seal` is the one of that database's sealed store, if results are sealed.
     """
-    return Bound(connection, schema=schema, seal=seal)
+    check_seal(seal)
+    driver = driver_for(connection, schema)
+    return AsyncBound(driver, seal) if is_async_driver(driver) else Bound(cast(Driver, driver), seal)
+
+
+def new_message(
+    topic: str, payload: object, key: str | None, headers: Mapping[str, str], id: str | None, content_type: str | None
+) -> AddMessage:
+    """The message, checked before the operation counts it."""
+    encoded, found_type = payload_of(payload)
+    random = str(uuid.uuid4())
+    chosen_type = found_type if content_type is None else content_type
+    message = Message(random if id is None else id, topic, encoded, chosen_type, key, headers).checked()
+    operation = current_operation()
+    if id is not None:
+        return AddMessage(message, IdOrigin.GIVEN)
+    if operation is None:
+        return AddMessage(message, IdOrigin.RANDOM)
+    return AddMessage(replace(message, id=operation.next_message_id()), operation.key)

@@ -13,14 +13,14 @@ the record together with what the block wrote.
 
 from __future__ import annotations
 
-import inspect
 import secrets
+from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Any, Generic, TypeVar, assert_never, cast
 
 from semel.codecs.seal import Seal
 from semel.codecs.values import NotKept, Raised, Returned
-from semel.connections import AsyncDriver, Driver
+from semel.connections import AsyncDriver, Driver, is_async_driver
 from semel.core.decisions import Replay
 from semel.core.effects import Claim, Complete
 from semel.core.fingerprint import function_digest
@@ -36,6 +36,7 @@ from semel.stores.sql.seal import sealed_engine
 from semel.transaction.settings import TransactionSettings
 
 R = TypeVar("R")
+Op = TypeVar("Op", bound=Operation)
 ErrorType = type[BaseException] | None
 
 
@@ -57,15 +58,18 @@ class TransactionOperation(BlockOperation[R]):
         self.error = error
 
 
-class TransactionBlock(Generic[R]):
-    """One operation, to be entered once: `with` a sync connection, `async with` an async one."""
+class RecordBlock(ABC, Generic[Op]):
+    """A block with its record, to be entered once: `with` a sync connection, `async with` an async one."""
+
+    call = "operation"
+    """What of `within(…)` makes such a block."""
 
     def __init__(
         self,
         driver: Driver | AsyncDriver,
         key: Key,
         fingerprint: object,
-        settings: TransactionSettings[R],
+        settings: TransactionSettings[Any],
         *,
         seal: Seal | None = None,
     ) -> None:
@@ -75,13 +79,26 @@ class TransactionBlock(Generic[R]):
         printed = function_digest([b"function", settings.values.canonical(fingerprint)])  # as `semel.operation` does it
         claim = Claim(key, printed, secrets.token_urlsafe(16), LEASE_MS, settings.retention_ms, takeover=False)
         self._claim = claim.checked()
-        self._operation: TransactionOperation[R] | None = None
+        self._operation: Op | None = None
         self._outer: Operation | None = None
         self._mark: str | None = None
 
+    @abstractmethod
+    def _make_granted(self, lease: Lease) -> Op:
+        """The operation that runs the work."""
+
+    @abstractmethod
+    def _make_replayed(self, decision: Replay) -> Op:
+        """The operation of a record that is finished."""
+
+    @abstractmethod
+    def _check_looked(self, operation: Op) -> None: ...
+    @abstractmethod
+    def _result(self, operation: Op) -> Result: ...
+
     # Sync
 
-    def __enter__(self) -> TransactionOperation[R]:
+    def __enter__(self) -> Op:
         driver = self._of_kind(is_async=False)
         driver.check()
         return self._begin_with(drive(self._engine.claim(self._claim, self._settings.wait_ms), driver.perform))
@@ -94,7 +111,7 @@ class TransactionBlock(Generic[R]):
 
     # Async
 
-    async def __aenter__(self) -> TransactionOperation[R]:
+    async def __aenter__(self) -> Op:
         driver = self._of_kind(is_async=True)
         await driver.check()
         return self._begin_with(await adrive(self._engine.claim(self._claim, self._settings.wait_ms), driver.perform))
@@ -108,30 +125,54 @@ class TransactionBlock(Generic[R]):
     # Both
 
     def _of_kind(self, *, is_async: bool, again: bool = False) -> Any:
-        if inspect.iscoroutinefunction(self._driver.perform) != is_async:
+        if is_async_driver(self._driver) != is_async:
             kind, write = ("an async", "async with") if not is_async else ("a sync", "with")
-            raise TypeError(f"this is {kind} connection: write `{write} within(…).operation(…)`")
+            raise TypeError(f"this is {kind} connection: write `{write} within(…).{self.call}(…)`")
         if self._operation is not None and not again:
-            raise Misuse("a block is entered once: call within(…).operation(…) again for every call")
+            raise Misuse(f"a block is entered once: call within(…).{self.call}(…) again for every call")
         return self._driver
 
-    def _begin_with(self, claimed: Claimed) -> TransactionOperation[R]:
+    def _begin_with(self, claimed: Claimed) -> Op:
         match claimed:
             case Granted(lease, mark):
                 self._mark = mark
-                operation = TransactionOperation[R](lease)
+                operation = self._make_granted(lease)
             case Occupied():
-                operation = self._replay_found(claimed)
+                decision = decide(claimed, self._claim.fingerprint)
+                if not isinstance(decision, Replay):
+                    raise refusal(cast(Any, decision), self._claim.key)  # the work of an occupied key never runs here
+                operation = self._make_replayed(decision)
             case _:
                 assert_never(claimed)
         self._operation, self._outer = operation, current_operation()
         enter(operation)
         return operation
 
-    def _replay_found(self, occupied: Occupied) -> TransactionOperation[R]:
-        decision = decide(occupied, self._claim.fingerprint)
-        if not isinstance(decision, Replay):
-            raise refusal(cast(Any, decision), self._claim.key)  # the work of an occupied key never runs here
+    def _leave(self, error: BaseException | None) -> Op | None:
+        """The operation whose result is to be stored now; None when there is nothing to do."""
+        operation = self._operation
+        assert operation is not None, "`with` leaves only what it has entered"
+        enter(self._outer)
+        if error is not None:
+            retry = retry_of(error)
+            if retry is not None and not isinstance(error, RetryTransaction):
+                raise retry from error
+            return None
+        self._check_looked(operation)
+        return None if self._mark is None else operation
+
+    def _make_completion(self, operation: Op) -> tuple[Complete, str]:
+        assert self._mark is not None
+        return Complete(operation.lease, self._result(operation), self._settings.retention_ms), self._mark
+
+
+class TransactionBlock(RecordBlock[TransactionOperation[R]]):
+    """One operation."""
+
+    def _make_granted(self, lease: Lease) -> TransactionOperation[R]:
+        return TransactionOperation[R](lease)
+
+    def _make_replayed(self, decision: Replay) -> TransactionOperation[R]:
         outcome = self._settings.values.decode(decision.result)
         match outcome:
             case Returned(value):
@@ -143,22 +184,8 @@ class TransactionBlock(Generic[R]):
             case _:
                 assert_never(outcome)
 
-    def _leave(self, error: BaseException | None) -> TransactionOperation[R] | None:
-        """The operation whose result is to be stored now; None when there is nothing to do."""
-        operation = self._operation
-        assert operation is not None, "`with` leaves only what it has entered"
-        enter(self._outer)
-        if error is not None:
-            retry = retry_of(error)
-            if retry is not None and not isinstance(error, RetryTransaction):
-                raise retry from error
-            return None
+    def _check_looked(self, operation: TransactionOperation[R]) -> None:
         operation.check_looked()
-        return None if self._mark is None else operation
-
-    def _make_completion(self, operation: TransactionOperation[R]) -> tuple[Complete, str]:
-        assert self._mark is not None
-        return Complete(operation.lease, self._result(operation), self._settings.retention_ms), self._mark
 
     def _result(self, operation: TransactionOperation[R]) -> Result:
         """The result to store. Nothing is committed yet, so a value that cannot be stored is refused."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import lru_cache
-from typing import Any, Generic, TypedDict, TypeVar, cast
+from typing import Any, Generic, Required, TypedDict, TypeVar, cast
 
 from semel.codecs.shapes import Adapter
 from semel.codecs.values import Values
@@ -13,6 +14,8 @@ from semel.core.policy import Duration, Policy
 
 R = TypeVar("R")
 SETTINGS_MAX = 256
+RECEIVED_RETENTION = timedelta(days=7)
+"""How long a received message is remembered by default. A broker may deliver it again for as long."""
 
 
 class TransactionOptions(TypedDict, total=False):
@@ -29,6 +32,20 @@ class TransactionOptions(TypedDict, total=False):
     """How to turn classes that are not plain data into data, and back."""
 
 
+class ReceiveOptions(TypedDict, total=False):
+    """The keyword arguments of `receive`."""
+
+    handler: Required[str]
+    """What handles the message, for instance "orders.projector". Each handler gets each message once."""
+    tenant: str
+    fingerprint: object
+    """Any data that identifies the message, for instance its payload. Another one under the same id is refused."""
+    retention: Duration
+    """How long a repeat is recognised; by default seven days. It must be longer than the broker delivers again."""
+    wait: Duration | None
+    """How long to wait for a twin, as for an operation."""
+
+
 @dataclass(frozen=True, slots=True)
 class TransactionSettings(Generic[R]):
     values: Values[R]
@@ -38,6 +55,12 @@ class TransactionSettings(Generic[R]):
     @property
     def retention_ms(self) -> int:
         return self.policy.retention_ms
+
+    @classmethod
+    def of_receive(cls, options: ReceiveOptions) -> TransactionSettings[None]:
+        """Of a received message there is no result to keep."""
+        chosen: TransactionOptions = {"retention": options.get("retention", RECEIVED_RETENTION)}
+        return TransactionSettings[None].of(type(None), {**chosen, "wait": options.get("wait")})
 
     @classmethod
     def of(cls, returns: object, options: TransactionOptions) -> TransactionSettings[R]:

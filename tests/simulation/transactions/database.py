@@ -10,8 +10,9 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from semel.stores.postgres import transaction
-from semel.stores.postgres.transaction import BOOK, KNOWN, LIMIT_WAIT, LOCK, TABLE, UNLIMIT, PostgresEngine
+from semel.stores.postgres import transaction_queries as queries
+from semel.stores.postgres.transaction import PostgresEngine
+from semel.stores.postgres.transaction_queries import BOOK, KNOWN, LIMIT_WAIT, LOCK, TABLE, UNLIMIT
 from semel.stores.sql.rows import COLUMNS, IN_PROGRESS
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ Row = tuple[Any, ...]
 Rows = list[Row]
 Meaning = Generator["Transaction", None, Rows]
 ENGINE = PostgresEngine("")
-CLAIM, READ = transaction.claim(TABLE, BOOK), transaction.read(TABLE, BOOK)
-INSIST, COMPLETE = transaction.insist(TABLE), transaction.complete(TABLE)
+CLAIM, READ = queries.claim(TABLE, BOOK), queries.read(TABLE, BOOK)
+INSIST, COMPLETE = queries.insist(TABLE), queries.complete(TABLE)
 VERSION = [KNOWN, KNOWN]
 """The last entry in the book of migrations."""
 NO_RECORD = (None,) * len(COLUMNS)
@@ -97,10 +98,9 @@ class Database:
             LIMIT_WAIT: self._limit_wait,
             UNLIMIT: self._limit_wait,
         }
-        for name in ("semel", "semel_lock"):
-            self._plain[f"SAVEPOINT {name}"] = partial(self._save, name)
-            self._plain[f"ROLLBACK TO SAVEPOINT {name}"] = partial(self._go_back, name)
-            self._plain[f"RELEASE SAVEPOINT {name}"] = self._forget_savepoint
+        self._plain["SAVEPOINT semel"] = partial(self._save, "semel")
+        self._plain["ROLLBACK TO SAVEPOINT semel"] = partial(self._go_back, "semel")
+        self._plain["RELEASE SAVEPOINT semel"] = self._forget_savepoint
 
     def now_ms(self) -> int:
         return self.world.database_ms()

@@ -1,4 +1,6 @@
-"""What an engine must be able to do inside of somebody's transaction: claim a key there, and finish its record."""
+"""What an engine must be able to do inside of somebody's transaction: claim a key there, finish its record, and add a
+message to the outbox.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,10 @@ from typing import Protocol
 
 from semel.core.attempts import CountAttempt
 from semel.core.effects import Claim, Complete
+from semel.core.outbox import AddMessage
 from semel.core.records import Key, Lease, Occupied, Record
-from semel.errors import InProgress, Misuse
+from semel.errors import InProgress, MessageReused, Misuse
+from semel.stores.sql.errors import RetryTransaction
 from semel.stores.sql.statements import Script
 
 LEASE_MS = 1
@@ -49,6 +53,10 @@ class Engine(Protocol):
         """Count a failed attempt, in a transaction of its own: the one that failed is rolled back."""
         ...
 
+    def add_message(self, call: AddMessage) -> Script[bool]:
+        """Add a message. False if the same one is there already; `MessageReused` if its id is another one's."""
+        ...
+
 
 def still_running(key: Key, waited: str) -> InProgress:
     return InProgress(
@@ -63,4 +71,19 @@ def ended_inside(key: Key) -> Misuse:
         f"the transaction of {key.name!r} was committed or rolled back inside of its block (or the connection is in "
         "autocommit mode), so what the block wrote and its record are not one. Leave ending the transaction to the "
         "code around the block. If it was committed, the outcome of the key is unknown until somebody resolves it."
+    )
+
+
+def still_adding(id: str, waited: str) -> RetryTransaction:
+    return RetryTransaction(
+        f"another transaction that adds the message {id!r} is still open after {waited}: roll back, and run all of "
+        "this one again later"
+    )
+
+
+def message_reused(id: str) -> MessageReused:
+    return MessageReused(
+        f"the id {id!r} belongs to a message in the outbox with another topic, key, payload, content type or headers: "
+        "nothing was added. Give each message an id of its own (id=). An id that was derived from an operation: a "
+        "repeat must publish the same messages in the same order."
     )

@@ -15,7 +15,10 @@ from semel.stores.sql.migrations import HOW_TO_MIGRATE
 
 SERIALIZATION, DEADLOCK, LOCK_NOT_AVAILABLE, NO_TABLE, NO_COLUMN = "40001", "40P01", "55P03", "42P01", "42703"
 NO_PRIVILEGE = "42501"
-GRANTS = "this user needs SELECT, INSERT, UPDATE, DELETE on semel_records and SELECT on semel_schema"
+GRANTS = (
+    "this user needs SELECT, INSERT, UPDATE, DELETE on semel_records and SELECT on semel_schema; and, to publish, "
+    "SELECT and INSERT on semel_outbox"
+)
 DUPLICATE, LOCK_WAIT_TIMEOUT, DEADLOCK_FOUND, CHANGED_SINCE_READ = 1062, 1205, 1213, 1020  # MariaDB's
 GONE, REFUSED = ("08", "57P01", "57P02", "57P03"), ("22", "23", "44")
 """How the states of a lost connection, and of values that the database will never take, begin."""

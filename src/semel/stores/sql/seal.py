@@ -11,6 +11,7 @@ from semel.codecs.origins import Origin
 from semel.codecs.seal import Seal
 from semel.core.attempts import CountAttempt
 from semel.core.effects import Claim, Complete
+from semel.core.outbox import AddMessage
 from semel.core.records import Key, Occupied, Record
 from semel.stores.sql.engine import Claimed, Engine, Granted
 from semel.stores.sql.statements import Script
@@ -47,6 +48,10 @@ class SealedEngine:
 
     def count_attempt(self, call: CountAttempt) -> Script[int]:
         return self._engine.count_attempt(call)
+
+    def add_message(self, call: AddMessage) -> Script[bool]:
+        """A message is for a broker: only results are sealed."""
+        return self._engine.add_message(call)
 
 
 def sealed_engine(engine: Engine, seal: Seal | None) -> Engine:

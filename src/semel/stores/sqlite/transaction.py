@@ -1,4 +1,4 @@
-"""Claim and complete inside of an SQLite transaction.
+"""Claim, complete and add a message inside of an SQLite transaction.
 
 A claim begins with a write: it waits for its turn there, and whoever was first has committed or rolled back by then.
 That write also looks at the version of the schema, each time: nothing about a connection of yours tells that it was
@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from semel.core.attempts import CountAttempt
 from semel.core.effects import Claim, Complete, Read, do
+from semel.core.outbox import AddMessage
 from semel.core.records import Acquired, Key, Occupied, Record
 from semel.errors import StoreError
 from semel.runtime.clock import wall_ms
 from semel.store import Clock
-from semel.stores.sql.engine import HERE, Claimed, Granted, ended_inside
+from semel.stores.sql.engine import HERE, Claimed, Granted, ended_inside, message_reused
 from semel.stores.sql.errors import SavepointGone
+from semel.stores.sql.headers import headers_text
 from semel.stores.sql.migrations import NEWEST, refuse_unfit
 from semel.stores.sql.statements import Script, Statement
 from semel.stores.sqlite import schema, scripts
@@ -28,6 +30,12 @@ FIND_UNFIT = f"""INSERT INTO semel_schema (number, title, readable_from)
     SELECT * FROM (SELECT number, title, readable_from FROM semel_schema ORDER BY number DESC LIMIT 1)
     WHERE number < {KNOWN} OR readable_from > {KNOWN}
     ON CONFLICT (number) DO UPDATE SET number = excluded.number RETURNING number, readable_from"""
+ADD = """INSERT INTO semel_outbox (
+        created_ms, available_ms, id, aggregatetype, aggregateid, content_type, headers, payload
+    ) VALUES (:now, :now, :id, :topic, :key, :content_type, :headers, :payload)
+    ON CONFLICT (id) DO NOTHING RETURNING sequence"""
+IS_SAME = """SELECT aggregatetype = :topic AND aggregateid IS :key AND content_type = :content_type
+    AND headers = :headers AND payload = :payload FROM semel_outbox WHERE id = :id"""
 
 
 class SqliteEngine:
@@ -45,10 +53,14 @@ class SqliteEngine:
         yield from do(Statement(f"SAVEPOINT {mark}"))
         return Granted(reply.lease, mark)
 
-    def _claim(self, call: Claim) -> Script[Acquired | Occupied]:
+    def _begin(self) -> Script[None]:
+        """Wait for the turn to write, look at the schema, and find the clock."""
         for number, readable_from in (yield from do(Statement(FIND_UNFIT))):
             refuse_unfit(number, readable_from, KNOWN, HERE)
         self._clock = yield from make_clock()
+
+    def _claim(self, call: Claim) -> Script[Acquired | Occupied]:
+        yield from self._begin()
         [reply] = yield from scripts.claim([call], self._clock())
         return reply
 
@@ -83,3 +95,22 @@ class SqliteEngine:
     def count_attempt(self, call: CountAttempt) -> Script[int]:
         clock = yield from make_clock()
         return (yield from count_attempt(call, clock()))
+
+    def add_message(self, call: AddMessage) -> Script[bool]:
+        yield from self._begin()
+        message = call.message
+        params = {
+            "now": self._clock(),
+            "id": message.id,
+            "topic": message.topic,
+            "key": message.key,
+            "content_type": message.content_type,
+            "headers": headers_text(message.headers),
+            "payload": message.payload,
+        }
+        if (yield from do(Statement(ADD, params))):
+            return True
+        [(same,)] = yield from do(Statement(IS_SAME, params))
+        if not same:
+            raise message_reused(message.id)
+        return False
