@@ -26,6 +26,7 @@ from starlette.routing import Mount, Route, WebSocketRoute
 
 from semel import NotExecuted, Policy, StoreMisconfigured
 from semel.asgi import IdempotencyMiddleware, Rule, idempotency_exempt, idempotent
+from semel.http import marks
 from semel.litestar import IdempotencyPlugin
 from semel.quart import protect
 
@@ -150,6 +151,22 @@ def test_marks_are_found(build: Callable[[Effects], Any]) -> None:
         assert effects.count == 5, "not marked: the middleware's own rules"
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("build", [starlette, fastapi, litestar, quart])
+def test_without_a_mark_it_is_the_same_to_ask_the_router_and_not_to(
+    build: Callable[[Effects], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answers(app: Any) -> list[tuple[int, bytes]]:
+        asked = [await post(app, "/plain", *key) for key in ((), ("a",), ("a",), ("a" * 300,))]
+        return [(answer.status_code, answer.content[:60]) for answer in asked]
+
+    found = []
+    for used in (True, False):
+        app = build(Effects())
+        monkeypatch.setattr(marks, "used", used)  # after the decorators: the path of this test has no mark
+        found.append(asyncio.run(answers(app)))
+    assert found[0] == found[1]
 
 
 WELL_KNOWN = "/.well-known/idempotency"

@@ -109,8 +109,7 @@ class IdempotencyMiddleware:
             return
         method, path = scope["method"], scope["path"]
         if method in SAFE:
-            if marks.used:
-                see(True)
+            see(True)
             answer = await self._answer_published(scope) if method == "GET" and self.gate.published_at in path else None
             if answer is None:
                 await self.app(scope, receive, send)
