@@ -163,7 +163,7 @@ class TestStoreWithoutItsFiles(File):
         granted(claim(store, key, "a"))
         granted(claim(other := SqliteStore(f"{self.path}.other"), key, "of another process"))
         other.close()
-        store._database.get()._connections._close_idle()
+        store._database.get().connections._close_idle()
         Path(self.path).write_bytes(beside(Path(self.path), ".other").read_bytes())
         self.refuses(lambda: claim(store, self.other(key), "b"), "records.db was replaced by another file")
 

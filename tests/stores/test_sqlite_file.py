@@ -71,7 +71,7 @@ def test_options_reach_the_connection(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path}/a.db?synchronous=FULL&busy_timeout_ms=7")
     assert isinstance(store, SqliteStore)
     claim(store)
-    connections = store._database.get()._connections
+    connections = store._database.get().connections
     with connections.lend("write") as writer, connections.lend("read") as reader:
         assert writer.execute("PRAGMA synchronous").fetchone() == (2,)
         assert writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
@@ -139,7 +139,7 @@ def test_a_file_removed_while_in_use(tmp_path: Path) -> None:
     store = SqliteStore(str(path))
     store.migrate()
     store._database.get()
-    store._database.get()._connections._close_idle()
+    store._database.get().connections._close_idle()
     path.unlink()
     with pytest.raises(StoreMisconfigured, match="is gone"):
         claim(store)

@@ -200,7 +200,7 @@ def test_a_log_that_cannot_be_brought_back_keeps_nobody_from_writing(
     writer: Writer, connections: SqliteConnections, closed_to: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(writer)
-    opened = connections.opened
+    opened = connections.open_new
 
     def fails(purpose: Purpose) -> sqlite3.Connection:
         if purpose == closed_to:
@@ -208,7 +208,7 @@ def test_a_log_that_cannot_be_brought_back_keeps_nobody_from_writing(
         return opened(purpose)
 
     with monkeypatch.context() as patched:
-        patched.setattr(connections, "opened", fails)
+        patched.setattr(connections, "open_new", fails)
         written(writer, "another")
         writer.log.wait()
         writer.log.too_long = True

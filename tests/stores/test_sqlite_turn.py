@@ -335,7 +335,7 @@ def test_what_no_thread_writes_is_not_there(path: Path) -> None:
             with pytest.raises(RuntimeError):
                 await granted(watched.store, "key")
             assert await watched.store.get(Key("t", "s", "key")) is None
-            assert watched.store._database.get()._connections._lent == 0
+            assert watched.store._database.get().connections._lent == 0
             watched.store._threads.get().write = Counted()
             await whole_life(watched.store, "key")
 
@@ -364,15 +364,15 @@ def test_another_writer_is_waited_for_by_a_thread(path: Path) -> None:
 def test_what_cannot_be_read_at_once_is_read_by_a_thread(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with Watched(path, busy_timeout_ms=20_000) as watched:
-            connections = watched.store._database.get()._connections
-            opened = connections.opened
+            connections = watched.store._database.get().connections
+            opened = connections.open_new
 
             def locked(purpose: Purpose) -> sqlite3.Connection:
                 if purpose == "at once":
                     raise StoreUnavailable("somebody else is opening the file")
                 return opened(purpose)
 
-            monkeypatch.setattr(connections, "opened", locked)
+            monkeypatch.setattr(connections, "open_new", locked)
             await whole_life(watched.store, "key")
             assert watched.read.given
             holder = sqlite3.connect(path, isolation_level=None)
@@ -399,7 +399,7 @@ def test_whoever_writes_at_once_does_not_wait_for_the_log(path: Path, monkeypatc
                 await whole_life(watched.store, f"key {number}")
             assert watched.write.given < 20, "only while all of it is brought back"
             assert os.path.getsize(f"{path}-wal") < 2048 * PAGE, "it has begun anew"
-            with watched.store._database.get()._connections.lend("at once") as connection:
+            with watched.store._database.get().connections.lend("at once") as connection:
                 assert connection.execute("PRAGMA wal_autocheckpoint").fetchone() == (0,)
 
     asyncio.run(main())
@@ -549,7 +549,7 @@ def test_threads_answer_the_same_while_the_file_is_slow(path: Path) -> None:
 def test_nobody_on_the_loop_waits_for_a_fork(path: Path) -> None:
     async def main() -> None:
         async with Watched(path) as watched:
-            connections = watched.store._database.get()._connections
+            connections = watched.store._database.get().connections
             connections.freeze()
             waiting = asyncio.create_task(whole_life(watched.store, "key"))
             while not watched.read.given:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import get_ident
-from typing import Any, TypeVar
+from typing import Any, TypeVar, assert_never
 
 from semel.core.effects import Effect, Read
 from semel.core.records import Key
@@ -23,7 +23,7 @@ from semel.runtime.local import PerProcess
 from semel.store import Clock, Counts, Filter, Migration, Page
 from semel.stores.batch_face import CoalescedFace
 from semel.stores.sql.migrations import printable
-from semel.stores.sqlite.answers import UNSEEN, CallFailed, Pending, Replied, Reply, value_of
+from semel.stores.sqlite.answers import UNSEEN, CallFailed, Pending, Replied, Reply
 from semel.stores.sqlite.database import Database, migrate
 from semel.stores.sqlite.schema import MIGRATIONS
 from semel.stores.sqlite.scripts import Look, Purge, look_first
@@ -66,9 +66,16 @@ class AsyncSqliteStore(CoalescedFace):
     async def _call(self, call: Effect[T]) -> T:
         turn = self._find_turn()
         reply = UNSEEN if turn is None else await turn.ask(call)
-        if not isinstance(reply, Pending):
-            value: T = value_of(reply)
-            return value
+        match reply:
+            case Replied(value):
+                answer: T = value
+                return answer
+            case CallFailed(error):
+                raise error
+            case Pending():
+                pass
+            case _:
+                assert_never(reply)
         looks = look_first(call) if reply is UNSEEN else None
         if looks is None:
             return await super()._call(call)
@@ -84,7 +91,8 @@ class AsyncSqliteStore(CoalescedFace):
         loop = asyncio.get_running_loop()
         if turn is None or turn.loop is not loop or turn.database is not opened:
             turn = self._last_turn = LoopTurn(loop, opened, self._pace, self._orphaned)
-        return None if opened.frozen or (self._pace.resting and not self._pace.is_good()) else turn
+        is_frozen = opened.connections.frozen  # the process is being forked, and every call has to wait
+        return None if is_frozen or (self._pace.resting and not self._pace.is_good()) else turn
 
     async def _send(self, calls: Sequence[Effect[Any]]) -> Sequence[Any]:
         threads, reading = self._threads.get(), self._lane(calls[0]) == "read"

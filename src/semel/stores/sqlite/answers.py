@@ -1,4 +1,4 @@
-"""Answers a list of calls on one connection: `look` without the write lock, then `write` for what is left.
+"""Answers calls on one connection: `look` without the write lock, then `write` for each call that is left.
 
 Both routes, the event loop's and the threads', end here.
 """
@@ -63,7 +63,10 @@ FINISH = """UPDATE semel_records SET
 
 
 def look(connection: sqlite3.Connection, calls: Sequence[Effect[Any]], now_ms: int) -> list[Reply]:
-    """Answer reads, and claims that change nothing. Every other call is unwritten."""
+    """Answer reads, and claims that change nothing. Every other call is unwritten.
+
+    `now_ms` was read before the records are: what was not lapsed then must not be called lapsed.
+    """
     keys = [call.key for call in calls if type(call) is Claim or type(call) is Read]
     if not keys:
         return [UNWRITTEN] * len(calls)
@@ -92,13 +95,10 @@ def _look_at(call: Claim | Read, rows: Mapping[Row, Row], now_ms: int) -> Reply:
     return UNWRITTEN if reply is None else Replied(reply)
 
 
-def write(connection: sqlite3.Connection, calls: Sequence[Effect[Any]], now_ms: int) -> list[Answer]:
-    """Answer calls in a transaction that may write, in their order, so that those on the same key see each other."""
-    return [_write_one(connection, call, now_ms) for call in calls]
+def write(connection: sqlite3.Connection, call: Effect[Any], now_ms: int) -> Answer:
+    """Answer one call in a transaction that may write. Later calls of the transaction see what it has written.
 
-
-def _write_one(connection: sqlite3.Connection, call: Effect[Any], now_ms: int) -> Answer:
-    """Try the one statement that is usually enough for a claim or a completion; if it changes no row, run the script.
+    Try the one statement that is usually enough for a claim or a completion; if it changes no row, run the script.
 
     What that gains: its values go by position, and it has no `RETURNING`, for which SQLite builds a table. A batch of
     64 takes 26 instead of 44 µs for each pair (docs/performance.md). It equals `scripts.claim` and `scripts.complete`:

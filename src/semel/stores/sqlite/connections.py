@@ -14,6 +14,8 @@ import threading
 from typing import Literal, get_args
 from weakref import WeakSet
 
+from msgspec import Struct
+
 from semel.errors import StoreError
 from semel.runtime.drive import drive
 from semel.store import Clock
@@ -80,7 +82,7 @@ class SqliteConnections:
 
         `beside` another one that the same thread has: a fork waits for both, so neither waits for the fork.
         """
-        return Lent(self, purpose, beside=beside)
+        return Lent(self, purpose, beside)
 
     def log_pages(self) -> int:
         """How long the log has been. What is in it may be in the file already."""
@@ -106,16 +108,21 @@ class SqliteConnections:
             self._closed = True
             self._close_idle()
 
-    def take(self, purpose: Purpose, *, beside: bool = False) -> sqlite3.Connection | None:
+    def take(self, purpose: Purpose, *, beside: bool) -> sqlite3.Connection:
+        """One that is idle, or else a new one. `give_back` must follow."""
         with self._lock:
             while self.frozen and not beside:
                 self._changed.wait()
             self._lent += 1
-            idle = self._idle[purpose]
-            return idle.pop() if idle else None
+            if idle := self._idle[purpose]:
+                return idle.pop()
+        try:
+            return self.open_new(purpose)
+        except BaseException:
+            self.give_back(purpose, None, whole=False)
+            raise
 
-    def opened(self, purpose: Purpose) -> sqlite3.Connection:
-        """A new one, for who has taken and found none."""
+    def open_new(self, purpose: Purpose) -> sqlite3.Connection:
         with self._lock:  # the last one that is closed takes the log with it
             self.files.check_before_opening()
         try:
@@ -167,33 +174,22 @@ class SqliteConnections:
         connection.close()
 
 
-class Lent:
+class Lent(Struct, gc=False):
     """A connection for one user. A class and no generator: every call takes one."""
 
-    __slots__ = ("_beside", "_connection", "_connections", "_purpose")
-
-    def __init__(self, connections: SqliteConnections, purpose: Purpose, *, beside: bool) -> None:
-        self._connections = connections
-        self._purpose: Purpose = purpose
-        self._beside = beside
-        self._connection: sqlite3.Connection | None = None
+    connections: SqliteConnections
+    purpose: Purpose
+    beside: bool
+    connection: sqlite3.Connection | None = None
 
     def __enter__(self) -> sqlite3.Connection:
-        connections = self._connections
-        connection = connections.take(self._purpose, beside=self._beside)
-        if connection is None:
-            try:
-                connection = connections.opened(self._purpose)
-            except BaseException:
-                connections.give_back(self._purpose, None, whole=False)
-                raise
-        self._connection = connection
+        connection = self.connection = self.connections.take(self.purpose, beside=self.beside)
         return connection
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        self._connections.give_back(self._purpose, self._connection, whole=error is None)
+        self.connections.give_back(self.purpose, self.connection, whole=error is None)
         if isinstance(error, sqlite3.Error):
-            raise self._connections.explain(error) from cause_of(error)
+            raise self.connections.explain(error) from cause_of(error)
 
 
 _registry = threading.Lock()

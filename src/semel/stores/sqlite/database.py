@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from semel.core.effects import Claim, Complete, Effect, Release, Remove, Resolve
+from semel.core.effects import Effect
 from semel.errors import StoreError
 from semel.runtime.drive import drive
 from semel.store import Clock, Counts, Filter, Page
@@ -48,24 +48,19 @@ def damaged_text(connection: sqlite3.Connection) -> Iterator[None]:
 
 class Database:
     def __init__(self, settings: SqliteSettings, clock: Clock | None) -> None:
-        self._connections = SqliteConnections(settings)
-        self._connections.prepare()
-        self._clock = clock = clock or self._connections.find_clock()
-        self.watch = SqliteWatch(self._connections)
-        self.writer = Writer(self._connections, clock, self._committed)
+        self.connections = SqliteConnections(settings)
+        self.connections.prepare()
+        self._clock = clock = clock or self.connections.find_clock()
+        self.watch = SqliteWatch(self.connections)
+        self.writer = Writer(self.connections, clock, self.watch.wake_written)
         self.commits_at_once = settings.synchronous == "normal"
         """With `full`, each commit waits for the disk."""
-
-    @property
-    def frozen(self) -> bool:
-        """The process is being forked: every call has to wait."""
-        return self._connections.frozen
 
     def look(self, calls: Sequence[Effect[Any]]) -> list[Reply]:
         """Answer calls that need not write; no lock is waited for. What fails for several is to be asked one by one."""
         try:
-            with self._connections.lend("read") as connection:
-                return self._look(connection, calls)
+            with self.connections.lend("read") as connection:
+                return look(connection, calls, self._clock())
         except StoreError as error:
             if len(calls) > 1:  # one of their rows may be damaged, which concerns one caller
                 raise
@@ -79,8 +74,8 @@ class Database:
         """
         replies: list[Reply] = [UNSEEN] * len(calls)
         try:
-            with self._connections.lend("at once") as connection:
-                replies = self._look(connection, calls)
+            with self.connections.lend("at once") as connection:
+                replies = look(connection, calls, self._clock())
                 left = [call for call, reply in zip(calls, replies, strict=True) if reply is UNWRITTEN]
                 if left and self.commits_at_once and (written := self.writer.write_at_once(connection, left)):
                     answers = iter(written)
@@ -89,31 +84,15 @@ class Database:
             pass  # rolled back, or kept: a thread asks again, and finds out whose fault it was
         return replies
 
-    def _look(self, connection: sqlite3.Connection, calls: Sequence[Effect[Any]]) -> list[Reply]:
-        # The time before the record: what was not lapsed then must not be called lapsed.
-        return look(connection, calls, self._clock())
-
     def scan(self, filter: Filter, cursor: str | None, limit: int) -> Page:
-        with self._connections.lend("read") as connection, damaged_text(connection):
+        with self.connections.lend("read") as connection, damaged_text(connection):
             return drive(operate.scan(filter, cursor, limit, self._clock()), runner(connection))
 
     def counts(self) -> Counts:
-        with self._connections.lend("read") as connection:
+        with self.connections.lend("read") as connection:
             return drive(operate.counts(self._clock()), runner(connection))
 
     def close(self) -> None:
         self.writer.log.wait()
-        self._connections.close()
+        self.connections.close()
         self.watch.wake_all()
-
-    def _committed(self, calls: Sequence[Effect[Any]]) -> None:
-        if not self.watch.wanted:
-            return
-        for call in calls:
-            match call:
-                case Complete(lease) | Release(lease):
-                    self.watch.wake(lease.key)
-                case Claim(key) | Resolve(key) | Remove(key):
-                    self.watch.wake(key)
-                case _:
-                    pass

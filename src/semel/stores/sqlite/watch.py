@@ -1,14 +1,16 @@
-"""Those in this process who wait for a key: its own commits wake them at once, those of others within `POLL_S`."""
+"""Wakes callers that wait for a key: at once after a commit of this process, within `POLL_S` after those of others."""
 
 from __future__ import annotations
 
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from msgspec import Struct
 
+from semel.core.effects import Claim, Complete, Effect, Release, Remove, Resolve
 from semel.core.records import Key
 from semel.errors import StoreError
 from semel.stores.sqlite.connections import SqliteConnections
@@ -18,7 +20,7 @@ POLL_S = 0.01
 
 
 class Waiter(Struct, frozen=True, eq=False):
-    """Somebody who waits, until the block is left. `wake` is called from any thread, and perhaps more than once."""
+    """A caller that waits, until it leaves the block. `wake` is called from any thread, and perhaps more than once."""
 
     key: Key
     owner: str
@@ -33,7 +35,7 @@ class Waiter(Struct, frozen=True, eq=False):
 
 
 class SqliteWatch:
-    """One thread that asks for SQLite's data version, which costs microseconds, while somebody waits."""
+    """One thread that asks for SQLite's data version, which costs microseconds, while a caller waits."""
 
     def __init__(self, connections: SqliteConnections) -> None:
         self._connections = connections
@@ -59,10 +61,16 @@ class SqliteWatch:
             if not waiters:
                 del self._waiters[waiter.key]
 
-    @property
-    def wanted(self) -> bool:
-        """Somebody waits."""
-        return bool(self._waiters)
+    def wake_written(self, calls: Sequence[Effect[Any]]) -> None:
+        """Wake the callers that wait for a key which these calls have written."""
+        if not self._waiters:
+            return
+        for call in calls:
+            match call:
+                case Complete() | Release() | Claim() | Resolve() | Remove():
+                    self.wake(call.key)
+                case _:
+                    pass
 
     def wake(self, key: Key) -> None:
         if self._waiters:

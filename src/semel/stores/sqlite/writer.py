@@ -205,7 +205,7 @@ class Writer:
     def _commit(self, connection: sqlite3.Connection, calls: Calls) -> list[Answer]:
         """Write in the transaction that was begun, and end it."""
         now_ms = self._clock()  # read under the write lock: later transactions have later times
-        answers = write(connection, calls, now_ms)
+        answers = [write(connection, call, now_ms) for call in calls]
         self._connections.files.check()
         connection.execute("COMMIT")
         return answers
