@@ -4,66 +4,22 @@ import json
 from typing import Any, TypeVar
 
 import pytest
-from msgspec.structs import replace
 
 from cli.calls import run, run_json
+from outbox.model_store import MINUTE_MS, ModelStore
+from semel.cli.backlog import examine_outbox
 from semel.core import outbox_model
 from semel.core.effects import Effect
-from semel.core.messages import Message
 from semel.core.outbox import (
-    AddMessage,
-    DeadMessage,
+    FailedMessage,
     MessageState,
-    OutboxEntry,
     SettleMessages,
-    TakeMessages,
     UnreadableMessage,
 )
-from semel.errors import StoreUnavailable
 from semel.stores.memory import MemoryStore
 
 T = TypeVar("T")
 URL = "postgresql://localhost/shop"
-MINUTE_MS = 60_000
-
-
-class ModelStore(MemoryStore):
-    """A store whose outbox is the model. The tests turn its clock."""
-
-    def __init__(self) -> None:
-        self.now_ms = 1_700_000_000_000
-        super().__init__(clock=lambda: self.now_ms)
-        self.state = outbox_model.Outbox()
-        self.is_away = False
-        self.unreadable: tuple[UnreadableMessage, ...] = ()
-
-    def outbox(self, call: Effect[T]) -> T:
-        if self.is_away:
-            raise StoreUnavailable("the store does not answer")
-        self.state, reply = outbox_model.answer(self.state, call, self.now_ms)
-        if self.unreadable and hasattr(reply, "unreadable"):
-            reply = replace(reply, unreadable=self.unreadable)  # type: ignore[type-var]
-        return reply
-
-    def add(self, id_: str, topic: str = "orders", key: str | None = None, **more: Any) -> None:
-        assert self.outbox(AddMessage(Message(id_, topic, more.pop("payload", b'{"n": 1}'), key=key, **more)))
-
-    def take(self, lease_ms: int = MINUTE_MS) -> dict[str, int]:
-        taken = self.outbox(TakeMessages("relay", 100, lease_ms))
-        return {each.message.id: each.sequence for each in taken}
-
-    def kill(self, *ids: str, error: str = "too large") -> None:
-        held = self.take()
-        dead = tuple(DeadMessage(held[id_], error) for id_ in ids)
-        self.outbox(SettleMessages("relay", dead=dead, untried=tuple(held[id_] for id_ in held if id_ not in ids)))
-
-    def publish(self, *ids: str) -> None:
-        held = self.take()
-        rest = tuple(held[id_] for id_ in held if id_ not in ids)
-        self.outbox(SettleMessages("relay", published=tuple(held[id_] for id_ in ids), untried=rest))
-
-    def entry(self, id_: str) -> OutboxEntry:
-        return next(each for each in self.state.in_order() if each.message.id == id_)
 
 
 @pytest.fixture
@@ -267,3 +223,46 @@ class TestPurge:
         assert outbox("purge", "--older-than", "0s", "--batch", "3", "--limit", "7")["changed"] == 7
         done = run("outbox", "purge", "--older-than", "0s", "--batch", "2", "--rate", "1000", store=URL)
         assert done.stdout == "Purged 4 messages.\n"
+
+
+class TestStats:
+    def test_messages_are_counted(self, shop: ModelStore) -> None:
+        told = run_json("stats", store=URL)["messages"]
+        assert told == {"waiting": 2, "published": 1, "dead": 2, "oldest_ms": 0, "unreadable": 0}
+        shop.now_ms += MINUTE_MS
+        shown = run("stats", store=URL).stdout
+        assert "waiting    2, the oldest for 1m\npublished  1\ndead       2\n" in shown
+
+    def test_an_empty_outbox_is_not_shown(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("semel.cli.options.open_store", lambda url: ModelStore())
+        assert "MESSAGES" not in run("stats", store=URL).stdout
+
+
+class TestDoctor:
+    """The model has no schema to look at, so the findings are asked for directly."""
+
+    def test_dead_letters_are_a_warning(self, shop: ModelStore) -> None:
+        dead, waiting = examine_outbox(shop)
+        assert (dead.title, dead.level) == ("dead letters", "warning")
+        assert dead.detail.startswith("2 messages could not be published")
+        assert (waiting.title, waiting.level) == ("messages", "ok")
+
+    def test_messages_that_no_relay_takes(self, shop: ModelStore) -> None:
+        shop.now_ms += 2 * MINUTE_MS + 1  # the lease of the relay that is there has ended a minute ago
+        finding = examine_outbox(shop)[1]
+        assert finding.level == "warning"
+        assert "no relay seems to run" in finding.detail
+
+    def test_a_backlog_that_a_relay_works_on(self, shop: ModelStore) -> None:
+        shop.now_ms += 6 * MINUTE_MS
+        held = shop.take()
+        shop.outbox(SettleMessages("relay", failed=(FailedMessage(held["wait-1"], "odd", 1),)))
+        finding = examine_outbox(shop)[1]
+        assert finding.level == "warning"
+        assert "the oldest for 6m; the first error is: odd" in finding.detail
+
+    def test_without_messages_there_is_nothing_to_say(self, shop: ModelStore) -> None:
+        assert not examine_outbox(ModelStore())
+        assert not examine_outbox(MemoryStore())
+        shop.is_away = True
+        assert not examine_outbox(shop)

@@ -13,6 +13,7 @@ import yaml  # type: ignore[import-untyped]
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from outbox.model_store import ModelStore
 from semel.core.records import Key
 from semel.events import NO_KEY, REFUSALS, Event, EventKind
 from semel.runtime.durations import CALLS
@@ -20,7 +21,7 @@ from semel.stores.memory import MemoryStore
 from semel.telemetry import purges
 from semel.telemetry.attempts import Attempts
 from semel.telemetry.operations import OPERATIONS_MAX, Operations
-from semel.telemetry.prometheus import PrometheusListener, RecordsCollector
+from semel.telemetry.prometheus import OutboxCollector, PrometheusListener, RecordsCollector
 from telemetry.shop import SECRET_KEY, Shop
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -200,6 +201,7 @@ def exposed() -> Scrape:
         listener(Event(kind, KEY, 1, owner="a", ran_ms=1 if kind is EventKind.REPLAYED else None))
     listener.called("claim", "ok", 0.001)
     RecordsCollector(MemoryStore(), registry=registry)
+    OutboxCollector(ModelStore(), registry=registry)
     return Scrape(registry)
 
 

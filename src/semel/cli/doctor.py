@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 import click
 
+from semel.cli.backlog import examine_outbox
 from semel.cli.expiry import describe_near_end, read_unknown
 from semel.cli.options import EXIT_STORE, OpenedStore, json_option, new_store_option
 from semel.cli.output import print_json
@@ -28,9 +29,9 @@ MARKS = {"ok": ("✔", "green"), "info": ("·", "blue"), "warning": ("!", "yello
 def doctor(ctx: click.Context, store: OpenedStore, json: bool) -> None:
     """Examine a store: can it keep what it promises?
 
-    Looks at the connection, the schema, the server's version and its settings for durability and eviction, the clocks
-    and the latency, and says what this store can and cannot promise. Each ✘ comes with the way out. Changes nothing.
-    Ends with 1 if there is a ✘, and with 3 if the store cannot be reached.
+    Looks at the connection, the schema, the server's version and its settings for durability and eviction, the clocks,
+    the latency and the outbox, and says what this store can and cannot promise. Each ✘ comes with the way out. Changes
+    nothing. Ends with 1 if there is a ✘, and with 3 if the store cannot be reached.
 
     \b
     Examples:
@@ -40,7 +41,7 @@ def doctor(ctx: click.Context, store: OpenedStore, json: bool) -> None:
     findings = list(examine(store))
     # Reading records would create a schema that is not there.
     if any(finding.title == "schema" and finding.level == "ok" for finding in findings):
-        findings += [*find_unreadable(store), *find_unknown_outcomes(store)]
+        findings += [*find_unreadable(store), *find_unknown_outcomes(store), *examine_outbox(store.store)]
     sound = all(finding.level != "problem" for finding in findings)
     if json:
         print_json({"store": store.shown, "ok": sound, "findings": [asdict(finding) for finding in findings]})

@@ -22,7 +22,7 @@ COMMANDS = {  # name: (where it is, what it does, the extra it needs)
     "doctor": ("semel.cli.doctor:doctor", "Examine a store: can it keep what it promises?", "cli"),
     "keys": ("semel.cli.keys:keys", "List, show, resolve, release, expire and delete records.", "cli"),
     "stuck": ("semel.cli.stuck:stuck", "Find unknown outcomes, and leases that are held for too long.", "cli"),
-    "stats": ("semel.cli.stats:stats", "Count records by state, tenant and scope.", "cli"),
+    "stats": ("semel.cli.stats:stats", "Count records by state, tenant and scope, and messages by state.", "cli"),
     "tail": ("semel.cli.tail:tail", "Follow records as they change.", "cli"),
     "purge": ("semel.cli.purge:purge", "Delete records past retention.", "cli"),
     "relay": ("semel.cli.relay:relay", "Publish the messages of a store's outbox to a broker.", "cli"),

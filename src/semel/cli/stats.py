@@ -8,11 +8,16 @@ from itertools import islice
 from typing import Any
 
 import click
+from msgspec import structs
 
+from semel.cli.backlog import count_backlog
 from semel.cli.options import COUNT_MAX, OpenedStore, json_option, option, store_option
-from semel.cli.output import print_json, print_table
+from semel.cli.output import duration, print_json, print_table
 from semel.cli.scan import RecordScan
+from semel.core.outbox import OutboxCounts
 from semel.store import Counts, Filter
+
+EMPTY = OutboxCounts(waiting=0, published=0, dead=0, oldest_ms=None)
 
 
 @dataclass
@@ -52,7 +57,7 @@ class Shares:
 @option("--scan-max", type=click.IntRange(1, COUNT_MAX), default=10_000, help="Read at most N records for that.")
 @json_option
 def stats(store: OpenedStore, top: int, scan_max: int, json: bool) -> None:
-    """Count records by state, tenant and scope.
+    """Count records by state, tenant and scope, and messages by state.
 
     States are counted in the store. Tenants and scopes are counted by reading records, up to --scan-max of them. If
     those were all, the greatest come first. Otherwise tenants and scopes are listed by name and not ranked, because
@@ -65,18 +70,21 @@ def stats(store: OpenedStore, top: int, scan_max: int, json: bool) -> None:
       semel stats --top 3 --scan-max 100000 --json
     """
     scan, shares = RecordScan(store.inspectable), Shares()
-    counts = store.inspectable.counts()
+    counts, backlog = store.inspectable.counts(), count_backlog(store.store)
     if top:
         shares.add_all(scan, scan_max)
     scan.warn_unreadable()
     if json:
         told: dict[str, Any] = {"counts": asdict(counts), "scanned": shares.scanned, "scanned_all": shares.scanned_all}
-        told |= {"ranked": shares.scanned_all}
+        told |= {"ranked": shares.scanned_all, "messages": None if backlog is None else structs.asdict(backlog)}
         for name, found in (("tenants", shares.tenants), ("scopes", shares.scopes)):
             told[name] = [{"value": value, "records": number} for value, number in shares.rank(found, top)]
         print_json({**told, "unreadable": scan.unreadable_as_json()})
         return
     _print_counts(counts)
+    if backlog is not None and backlog != EMPTY:
+        click.echo()
+        print_table(("messages", "count"), _rows_of(backlog))
     for name, found in (("tenant", shares.tenants), ("scope", shares.scopes)):
         if found:
             heading = "records" if shares.scanned_all else f"of the first {shares.scanned}"
@@ -90,6 +98,16 @@ def stats(store: OpenedStore, top: int, scan_max: int, json: bool) -> None:
             "gives them in an order of its own, one tenant after the other. --scan-max looks at more.",
             err=True,
         )
+
+
+def _rows_of(backlog: OutboxCounts) -> list[tuple[str, str]]:
+    oldest = "" if backlog.oldest_ms is None else f", the oldest for {duration(backlog.oldest_ms)}"
+    rows = [
+        ("waiting", f"{backlog.waiting}{oldest}"),
+        ("published", f"{backlog.published}"),
+        ("dead", f"{backlog.dead}"),
+    ]
+    return [*rows, ("unreadable", f"{backlog.unreadable}")] if backlog.unreadable else rows
 
 
 def _print_counts(counts: Counts) -> None:
