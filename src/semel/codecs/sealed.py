@@ -20,6 +20,7 @@ from semel.core.records import Claimed, Key, Lease, Record, Result
 from semel.errors import StoreMisconfigured
 from semel.store import (
     AsyncInspectable,
+    AsyncOutboxed,
     AsyncResolvable,
     AsyncStore,
     AttemptCounting,
@@ -28,6 +29,7 @@ from semel.store import (
     Filter,
     Inspectable,
     Migratable,
+    Outboxed,
     Page,
     Removable,
     Resolvable,
@@ -36,7 +38,16 @@ from semel.store import (
 )
 
 __all__ = ["AsyncSealed", "Seal", "Sealed", "find_seal"]
-WITHOUT_RESULTS = (Watchable, Doubting, Removable, AttemptCounting, Migratable, Examinable)
+WITHOUT_RESULTS = (
+    Watchable,
+    Doubting,
+    Removable,
+    AttemptCounting,
+    Outboxed,
+    AsyncOutboxed,
+    Migratable,
+    Examinable,
+)
 """Abilities that neither take nor give a result, so they are those of the store within. Both faces spell them alike."""
 
 

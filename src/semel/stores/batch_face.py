@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Coroutine, Sequence
-from typing import Any, TypeVar
+from contextlib import suppress
+from typing import Any, TypeVar, cast
 
 from semel.core.effects import Claim, Effect
+from semel.core.outbox import SettleMessages, TakeMessages, Taken
 from semel.core.protocol import abandon
 from semel.core.records import Lease, Occupied
+from semel.errors import StoreError
 from semel.runtime.drive import adrive
 from semel.runtime.local import PerLoop
 from semel.runtime.perform import async_performer
@@ -70,8 +73,17 @@ class CoalescedFace(AsyncFace):
         So the owner of a cancelled claim must not be used again: the release is on its way.
         """
         if isinstance(call, Claim) and not isinstance(reply, Occupied):
-            plan = abandon(Lease(call.key, call.owner, 1, 0))
-            task = asyncio.get_running_loop().create_task(adrive(plan, async_performer(self)))
-            background = self._background.get()
-            background.add(task)
-            task.add_done_callback(background.discard)
+            self._do_later(adrive(abandon(Lease(call.key, call.owner, 1, 0)), async_performer(self)))
+        elif isinstance(call, TakeMessages) and isinstance(reply, tuple) and reply:
+            self._do_later(self._give_back(call, cast("tuple[Taken, ...]", reply)))
+
+    def _do_later(self, work: Coroutine[Any, Any, object]) -> None:
+        background = self._background.get()
+        task = asyncio.get_running_loop().create_task(work)
+        background.add(task)
+        task.add_done_callback(background.discard)
+
+    async def _give_back(self, call: TakeMessages, taken: tuple[Taken, ...]) -> None:
+        """Messages of a relay that was cancelled need not wait for the end of their lease."""
+        with suppress(StoreError):
+            await self._call(SettleMessages(call.owner, untried=tuple(each.sequence for each in taken)))

@@ -17,6 +17,8 @@ from semel.stores.django.store import DjangoStore
 from semel.stores.faces import AsyncFace
 
 T = TypeVar("T")
+POLL_S = 0.2
+"""How long a relay sleeps that waits for messages: the next look is a small query."""
 
 
 class AsyncDjangoStore(AsyncFace):
@@ -56,6 +58,12 @@ class AsyncDjangoStore(AsyncFace):
 
     async def counts(self) -> Counts:
         return await sync_to_async(self._store.counts)()
+
+    async def outbox(self, call: Effect[T]) -> T:
+        return await sync_to_async(self._store.outbox)(call)
+
+    async def wait_for_messages(self, timeout_ms: int) -> None:
+        await asyncio.sleep(min(timeout_ms / 1000, POLL_S))
 
     def migrations(self) -> Sequence[Migration]:
         return self._store.migrations()

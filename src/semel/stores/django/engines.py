@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from semel.core.effects import Doubts, Effect, do
+from semel.core.outbox import OutboxCall
 from semel.errors import StoreMisconfigured
 from semel.runtime.clock import wall_ms
 from semel.store import Clock, Counts, Filter, Migration, Page
@@ -51,9 +52,10 @@ class DjangoSqliteEngine:
     transactional = True
 
     def __init__(self) -> None:
-        from semel.stores.sqlite import clock, operate, schema, scripts
+        from semel.stores.sqlite import clock, operate, outbox, schema, scripts
 
         self._inspection, self._schema, self._scripts, self._file_clock = operate, schema, scripts, clock
+        self._outbox = outbox
         self._clock: Clock = wall_ms
 
     def start(self, *, begun: bool) -> Script[None]:
@@ -77,11 +79,13 @@ class DjangoSqliteEngine:
         return frozenset()
 
     def answer(self, call: Effect[Any], now_ms: int | None) -> Script[Any]:
+        if isinstance(call, (OutboxCall, self._outbox.LookForMessages)):
+            return (yield from self._outbox.answer(call, self._given(now_ms)))
         [reply] = yield from self._scripts.SCRIPTS[type(call)]([call], self._given(now_ms))
         return reply
 
     def look(self, call: Effect[Any], now_ms: int | None) -> Script[Any] | None:
-        look = self._scripts.look_first(call)
+        look = self._scripts.look_first(call) or self._outbox.look_for_messages(call)
         return None if look is None else self.answer(look, now_ms)
 
     def purge(self, limit: int, now_ms: int | None) -> Script[int]:
@@ -118,13 +122,14 @@ class DjangoPostgresEngine:
 
     def __init__(self) -> None:
         try:
-            from semel.stores.postgres import doubts, schema, scripts
+            from semel.stores.postgres import doubts, outbox, schema, scripts
         except ImportError as error:
             raise StoreMisconfigured(
                 f"the store on Django's PostgreSQL connection needs {error.name}, which is not installed: "
                 "pip install 'semel[django,postgres]'"
             ) from error
         self._schema, self._scripts, self._lost = schema, scripts.PostgresScripts(), doubts.LostBackends()
+        self._outbox = outbox.PostgresOutbox()
 
     def start(self, *, begun: bool) -> Script[None]:
         yield from ()
@@ -142,6 +147,8 @@ class DjangoPostgresEngine:
         return found
 
     def answer(self, call: Effect[Any], now_ms: int | None) -> Script[Any]:
+        if isinstance(call, OutboxCall):
+            return (yield from self._outbox.answer(call, now_ms))
         [reply] = yield from self._scripts.answer([call], now_ms)
         return reply
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from semel.core.effects import Effect, Read, Renew
+from semel.core.outbox import CountMessages, ListMessages, checked_call
 from semel.store import Clock, Counts, Filter, Migration, Page
 from semel.stores.django.driver import Lender
 from semel.stores.django.requests import is_over
@@ -14,6 +15,7 @@ from semel.stores.faces import Face
 from semel.stores.sql import migrations
 
 T = TypeVar("T")
+READS = (Read, ListMessages, CountMessages)
 PURGE_AT_ONCE = 500
 """A purge is cut into transactions of this size, with room for others between them."""
 
@@ -32,7 +34,7 @@ class DjangoStore(Face):
             return replayed
         reply: T = self._lender.run(
             engine.answer(call, self._now_ms()),
-            alone=engine.transactional and not isinstance(call, Read),
+            alone=engine.transactional and not isinstance(call, READS),
             hand_back=_outside_of_requests(call),
         )
         return reply
@@ -55,6 +57,9 @@ class DjangoStore(Face):
 
     def counts(self) -> Counts:
         return self._lender.run(self._lender.engine.counts(self._now_ms()))
+
+    def outbox(self, call: Effect[T]) -> T:
+        return self._call(checked_call(call))
 
     def migrations(self) -> Sequence[Migration]:
         """With the entries in the book of migrations, so that Django's own migrations run exactly these statements."""

@@ -6,11 +6,14 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from semel.core.effects import Doubts, Effect
+from semel.core.outbox import OutboxCall, checked_call
 from semel.core.records import Key
 from semel.runtime.local import PerLoop
 from semel.store import Clock, Counts, Filter, Migration, Page
 from semel.stores.batch_face import CoalescedFace
 from semel.stores.postgres import schema
+from semel.stores.postgres.hints import MessageHints
+from semel.stores.postgres.outbox import PostgresOutbox
 from semel.stores.postgres.pool import AsyncConnections
 from semel.stores.postgres.scripts import PostgresScripts
 from semel.stores.postgres.settings import PostgresSettings
@@ -31,8 +34,10 @@ class AsyncPostgresStore(CoalescedFace):
         self._late = f"{settings.shown}: no answer within {settings.timeout_s:g} s"
         self._clock = clock
         self._scripts = PostgresScripts(settings.schema)
+        self._outbox = PostgresOutbox(settings.schema)
         self._connections = PerLoop(lambda: AsyncConnections(settings))
         self._watch = PerLoop(lambda: AsyncWatch(settings))
+        self._messages = PerLoop(lambda: MessageHints(settings))
 
     async def wait(self, key: Key, *, owner: str, timeout_ms: int) -> bool:
         return await self._watch.get().wait(key, timeout_ms / 1000, lambda: self._run(self._scripts.watch(key, owner)))
@@ -50,6 +55,12 @@ class AsyncPostgresStore(CoalescedFace):
     async def purge(self, *, limit: int) -> int:
         return await self._run(self._scripts.purge(limit, self._now_ms()))
 
+    async def outbox(self, call: Effect[T]) -> T:
+        return await self._call(checked_call(call))
+
+    async def wait_for_messages(self, timeout_ms: int) -> None:
+        await self._messages.get().wait(timeout_ms / 1000)
+
     def migrations(self) -> Sequence[Migration]:
         return schema.printable(self._settings.schema)
 
@@ -58,6 +69,9 @@ class AsyncPostgresStore(CoalescedFace):
 
     async def close(self) -> None:
         await self._drain()
+        messages = self._messages.take()
+        if messages is not None:
+            await messages.close()
         watch = self._watch.take()
         if watch is not None:
             await watch.close()
@@ -78,6 +92,8 @@ class AsyncPostgresStore(CoalescedFace):
     async def _send(self, calls: Sequence[Any]) -> Sequence[Any]:
         if isinstance(calls[0], Doubts):
             return await self._run(self._scripts.doubts(calls, self._connections.get().lost_backends))
+        if isinstance(calls[0], OutboxCall):
+            return [await self._run(self._outbox.answer(call, self._now_ms())) for call in calls]
         replies = await self._run(self._scripts.answer(calls, self._now_ms()))
         wake = self._watch.get().waiters.wake
         for call, reply in zip(calls, replies, strict=True):

@@ -65,9 +65,12 @@ MIGRATIONS = (
     error text COLLATE "C" NOT NULL DEFAULT '',
     payload bytea NOT NULL
 )""",
-            # A relay asks what waits, in order, whether an earlier message of a key is in the way, and what to purge.
+            # What waits, in order. Then what may be in the way of a later message of its key, which is little: a fresh
+            # message is not, until a relay takes it. Then what operators look for, and what is to be purged.
             "CREATE INDEX semel_outbox_waiting ON semel_outbox (sequence) WHERE state = 0",
-            "CREATE INDEX semel_outbox_keys ON semel_outbox (aggregateid, sequence) WHERE state <> 1",
+            """CREATE INDEX semel_outbox_blocking ON semel_outbox (aggregateid, sequence)
+    WHERE state <> 1 AND (state <> 0 OR owner <> '' OR available_ms > created_ms)""",
+            "CREATE INDEX semel_outbox_dead ON semel_outbox (sequence) WHERE state <> 0 AND state <> 1",
             "CREATE INDEX semel_outbox_published ON semel_outbox (settled_ms) WHERE state = 1",
             # How often a handler failed on a message: counted outside of the transaction that was rolled back.
             """CREATE TABLE semel_attempts (

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from semel.core.effects import Doubts, Effect
+from semel.core.outbox import checked_call
 from semel.core.records import Key
 from semel.runtime.local import PerProcess
 from semel.store import Clock, Counts, Filter, Finding, Migration, Page
 from semel.stores.faces import Face
 from semel.stores.postgres import schema
 from semel.stores.postgres.doctor import examine
+from semel.stores.postgres.outbox import PostgresOutbox
 from semel.stores.postgres.pool import PostgresConnections
 from semel.stores.postgres.scripts import PostgresScripts
 from semel.stores.postgres.settings import PostgresSettings
@@ -29,6 +31,7 @@ class PostgresStore(Face):
         self._settings = settings
         self._clock = clock
         self._scripts = PostgresScripts(settings.schema)
+        self._outbox = PostgresOutbox(settings.schema)
         self._connections = PerProcess(lambda: PostgresConnections(settings))
         self._watch = PerProcess(lambda: PostgresWatch(settings))
 
@@ -47,6 +50,10 @@ class PostgresStore(Face):
 
     def purge(self, *, limit: int) -> int:
         return self._run(self._scripts.purge(limit, self._now_ms()))
+
+    def outbox(self, call: Effect[T]) -> T:
+        reply: T = self._run(self._outbox.answer(checked_call(call), self._now_ms()))
+        return reply
 
     def migrations(self) -> Sequence[Migration]:
         return schema.printable(self._settings.schema)

@@ -9,13 +9,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import get_ident
-from typing import Any, TypeVar, assert_never
+from typing import Any, TypeVar, assert_never, cast
 
 from semel.core.effects import Effect, Read
+from semel.core.outbox import checked_call
 from semel.core.records import Key
 from semel.errors import StoreError
 from semel.runtime.deadline import find_due_s, shared_deadline
@@ -25,6 +27,7 @@ from semel.stores.batch_face import CoalescedFace
 from semel.stores.sql.migrations import printable
 from semel.stores.sqlite.answers import UNSEEN, CallFailed, Pending, Replied, Reply
 from semel.stores.sqlite.database import Database, migrate
+from semel.stores.sqlite.outbox import look_for_messages, only_reads
 from semel.stores.sqlite.schema import MIGRATIONS
 from semel.stores.sqlite.scripts import Look, Purge, look_first
 from semel.stores.sqlite.settings import SqliteSettings
@@ -34,6 +37,16 @@ from semel.stores.sqlite.writer import fail_all
 from semel.stores.waiters import Change
 
 T = TypeVar("T")
+LOOK_FIRST_S, LOOK_LAST_S = 0.01, 0.1
+"""How long a relay that waits for messages pauses between two looks at the file, first and later."""
+
+
+def pauses_s(timeout_s: float) -> Iterator[float]:
+    """The pauses between looks, until the time has run out."""
+    deadline_s, pause_s = time.monotonic() + timeout_s, LOOK_FIRST_S
+    while (left_s := deadline_s - time.monotonic()) > 0:
+        yield min(pause_s, left_s)
+        pause_s = min(2 * pause_s, LOOK_LAST_S)
 
 
 class Threads:
@@ -59,6 +72,8 @@ class AsyncSqliteStore(CoalescedFace):
         self._opened: Database | None = None
         self._last_turn: LoopTurn | None = None
         self._pace = FilePace()
+        self._seen: object = None
+        """The version of the file when a relay was woken last."""
 
     def _lane(self, call: Effect[Any]) -> object:
         return "read" if isinstance(call, (Read, Look)) else "write"
@@ -149,6 +164,29 @@ class AsyncSqliteStore(CoalescedFace):
 
     async def counts(self) -> Counts:
         return await self._inspect(lambda: self._database.get().counts())
+
+    async def outbox(self, call: Effect[T]) -> T:
+        checked = checked_call(call)
+        if only_reads(checked):
+            return await self._inspect(lambda: self._database.get().ask_outbox(checked))
+        if (looks := look_for_messages(checked)) is not None:
+            found: Any = await self._read(lambda: self._database.get().ask_outbox(looks))
+            if found is not None:
+                return cast(T, found)
+        return await self._call(checked)
+
+    async def wait_for_messages(self, timeout_ms: int) -> None:
+        """Whoever adds a message does it on a connection of its own, so this looks at the file from time to time."""
+        with suppress(StoreError):  # awake early: the next question is answered with this error
+            for pause_s in pauses_s(timeout_ms / 1000):
+                await asyncio.sleep(pause_s)
+                version = await self._read(lambda: self._database.get().outbox_version())
+                if version != self._seen:
+                    self._seen = version
+                    return
+
+    async def _read(self, ask: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads.get().read, ask)
 
     def migrations(self) -> Sequence[Migration]:
         return printable(MIGRATIONS)

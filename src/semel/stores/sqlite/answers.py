@@ -13,12 +13,14 @@ from typing import Any
 from msgspec import Struct
 
 from semel.core.effects import Claim, Complete, Effect, Read
+from semel.core.outbox import OutboxCall
 from semel.core.records import Acquired, Key, Lease
 from semel.errors import RecordUnreadable
 from semel.runtime.drive import drive
 from semel.stores.sql.digests import number_of
 from semel.stores.sql.rows import CODES, SHORT_FORMATS, to_record
-from semel.stores.sqlite.driver import runner
+from semel.stores.sqlite import outbox
+from semel.stores.sqlite.driver import damaged_text, runner
 from semel.stores.sqlite.scripts import READ, SCRIPTS, named, read_several, shown
 
 Row = tuple[Any, ...]
@@ -130,6 +132,9 @@ def _finish(connection: sqlite3.Connection, call: Complete, now_ms: int) -> Answ
 
 def _run_script(connection: sqlite3.Connection, call: Effect[Any], now_ms: int) -> Answer:
     """A record that cannot be read fails for its caller, and does not end the transaction of the others."""
+    if isinstance(call, OutboxCall):
+        with damaged_text(connection):
+            return Replied(drive(outbox.answer(call, now_ms), runner(connection)))
     try:
         [value] = drive(SCRIPTS[type(call)]([call], now_ms), runner(connection))
     except RecordUnreadable as error:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 from semel.core.effects import Effect
 from semel.errors import StoreError
 from semel.runtime.drive import drive
 from semel.store import Clock, Counts, Filter, Page
-from semel.stores.sqlite import operate
+from semel.stores.sqlite import operate, outbox
 from semel.stores.sqlite.answers import UNSEEN, UNWRITTEN, CallFailed, Reply, look
 from semel.stores.sqlite.connections import SqliteConnections
-from semel.stores.sqlite.driver import runner
+from semel.stores.sqlite.driver import damaged_text, runner
 from semel.stores.sqlite.settings import SqliteSettings
 from semel.stores.sqlite.watch import SqliteWatch
 from semel.stores.sqlite.writer import Writer
+
+T = TypeVar("T")
 
 
 def migrate(settings: SqliteSettings) -> list[int]:
@@ -27,23 +28,6 @@ def migrate(settings: SqliteSettings) -> list[int]:
         return connections.prepare()
     finally:
         connections.close()
-
-
-@contextmanager
-def damaged_text(connection: sqlite3.Connection) -> Iterator[None]:
-    """Let text that is not UTF-8 come as bytes: one damaged row must not hide all others from an operator."""
-
-    def text_or_bytes(data: bytes) -> str | bytes:
-        try:
-            return data.decode()
-        except UnicodeDecodeError:
-            return data
-
-    connection.text_factory = text_or_bytes
-    try:
-        yield
-    finally:
-        connection.text_factory = str
 
 
 class Database:
@@ -91,6 +75,18 @@ class Database:
     def counts(self) -> Counts:
         with self.connections.lend("read") as connection:
             return drive(operate.counts(self._clock()), runner(connection))
+
+    def ask_outbox(self, call: Effect[T]) -> T:
+        """Answer a call that only reads."""
+        with self._connections.lend("read") as connection, damaged_text(connection):
+            reply: T = drive(outbox.answer(call, self._clock()), runner(connection))
+            return reply
+
+    def outbox_version(self) -> object:
+        """Equal to the one before if nothing was written to the file since."""
+        with self._connections.lend("watch") as connection:
+            [version] = connection.execute("PRAGMA data_version").fetchone()
+            return connection, version
 
     def close(self) -> None:
         self.writer.log.wait()

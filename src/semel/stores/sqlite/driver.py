@@ -129,6 +129,23 @@ def runner(connection: sqlite3.Connection) -> Callable[[Effect[Any]], Rows]:
     return run
 
 
+@contextmanager
+def damaged_text(connection: sqlite3.Connection) -> Iterator[None]:
+    """Let text that is not UTF-8 come as bytes: one damaged row must not hide all others."""
+
+    def text_or_bytes(data: bytes) -> str | bytes:
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return data
+
+    connection.text_factory = text_or_bytes
+    try:
+        yield
+    finally:
+        connection.text_factory = str
+
+
 def check_version() -> None:
     if sqlite3.sqlite_version_info < schema.SQLITE_MIN:
         needed = ".".join(map(str, schema.SQLITE_MIN))

@@ -52,7 +52,10 @@ OUTBOX = """CREATE TABLE semel_outbox (
 )"""
 """Never the number of a deleted message again: it is the order. The columns are those of PostgreSQL's table."""
 WAITING = "CREATE INDEX semel_outbox_waiting ON semel_outbox (sequence) WHERE state = 0"
-KEYS = "CREATE INDEX semel_outbox_keys ON semel_outbox (aggregateid, sequence) WHERE state <> 1"
+BLOCKING = """CREATE INDEX semel_outbox_blocking ON semel_outbox (aggregateid, sequence)
+    WHERE state <> 1 AND (state <> 0 OR owner <> '' OR available_ms > created_ms)"""
+"""What may be in the way of a later message of its key: not a fresh message, until a relay takes it."""
+DEAD = "CREATE INDEX semel_outbox_dead ON semel_outbox (sequence) WHERE state <> 0 AND state <> 1"
 PUBLISHED = "CREATE INDEX semel_outbox_published ON semel_outbox (settled_ms) WHERE state = 1"
 
 ATTEMPTS = """CREATE TABLE semel_attempts (
@@ -66,7 +69,7 @@ EXPIRES = "CREATE INDEX semel_attempts_expires ON semel_attempts (expires_ms)"
 
 MIGRATIONS = (
     Migration(1, "records", (RECORDS, IN_PROGRESS, FINISHED)),
-    Migration(2, "messages", (OUTBOX, WAITING, KEYS, PUBLISHED, ATTEMPTS, EXPIRES)),
+    Migration(2, "messages", (OUTBOX, WAITING, BLOCKING, DEAD, PUBLISHED, ATTEMPTS, EXPIRES)),
 )
 
 

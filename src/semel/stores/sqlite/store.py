@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from semel.core.effects import Claim, Effect, Read
+from semel.core.outbox import checked_call
 from semel.core.records import Key, Record
 from semel.errors import StoreError
 from semel.runtime.local import PerProcess
@@ -16,6 +17,7 @@ from semel.stores.sql.migrations import printable
 from semel.stores.sqlite.answers import Pending, value_of
 from semel.stores.sqlite.database import Database, migrate
 from semel.stores.sqlite.doctor import examine
+from semel.stores.sqlite.outbox import look_for_messages, only_reads
 from semel.stores.sqlite.schema import MIGRATIONS
 from semel.stores.sqlite.scripts import Purge
 from semel.stores.sqlite.settings import SqliteSettings
@@ -61,6 +63,16 @@ class SqliteStore(Face):
 
     def counts(self) -> Counts:
         return self._database.get().counts()
+
+    def outbox(self, call: Effect[T]) -> T:
+        checked, database = checked_call(call), self._database.get()
+        if only_reads(checked):
+            return database.ask_outbox(checked)
+        if (looks := look_for_messages(checked)) is not None:
+            found: Any = database.ask_outbox(looks)
+            if found is not None:
+                return cast(T, found)
+        return database.writer.call(checked)
 
     def migrations(self) -> Sequence[Migration]:
         return printable(MIGRATIONS)

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from semel.core.effects import Complete, Effect
+from semel.core.outbox import OutboxCall
 from semel.errors import StoreError, StoreTimeout, StoreUnavailable
 from semel.runtime.deadline import find_due_s, tell_due
 from semel.store import Clock
@@ -22,6 +23,7 @@ from semel.stores.sqlite.answers import Answer, CallFailed, value_of, write
 from semel.stores.sqlite.connections import PAGE, SqliteConnections
 from semel.stores.sqlite.driver import begin, begin_now
 from semel.stores.sqlite.log import Log
+from semel.stores.sqlite.outbox import size_of
 from semel.stores.sqlite.scripts import Purge
 
 T = TypeVar("T")
@@ -215,6 +217,8 @@ def weight(call: Effect[Any]) -> int:
     """How much a call writes, in calls with a small result."""
     if type(call) is Complete:
         return 1 + len(call.result.payload) // PAGE
+    if isinstance(call, OutboxCall):
+        return size_of(call)
     return call.limit if type(call) is Purge else 1
 
 
