@@ -51,7 +51,7 @@ class Shop:
         return found
 
     def end(self, reply: Any) -> Any:
-        return asyncio.run(reply) if inspect.isawaitable(reply) else reply
+        return asyncio.run(reply) if inspect.iscoroutine(reply) else reply
 
     def at_once(self, *deliveries: Delivery) -> list[Verdict]:
         """All in the same moment, from threads or tasks."""
