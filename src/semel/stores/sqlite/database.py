@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -78,13 +77,13 @@ class Database:
 
     def ask_outbox(self, call: Effect[T]) -> T:
         """Answer a call that only reads."""
-        with self._connections.lend("read") as connection, damaged_text(connection):
+        with self.connections.lend("read") as connection, damaged_text(connection):
             reply: T = drive(outbox.answer(call, self._clock()), runner(connection))
             return reply
 
     def outbox_version(self) -> object:
         """Equal to the one before if nothing was written to the file since."""
-        with self._connections.lend("watch") as connection:
+        with self.connections.lend("watch") as connection:
             [version] = connection.execute("PRAGMA data_version").fetchone()
             return connection, version
 
