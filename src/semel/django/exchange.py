@@ -1,8 +1,9 @@
-"""One keyed request, as plans: `begin` before the view, `finish` after it. They are driven with or without `await`."""
+"""One keyed request: what its claim means, how its view ended, and which response is sent. The front asks the store."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, assert_never
 
 from django.conf import settings
@@ -11,8 +12,7 @@ from django.http.response import HttpResponseBase
 
 from semel.codecs.responses import AnswerNotKept
 from semel.core import http
-from semel.core.decisions import NotStored, Run, Superseded
-from semel.core.effects import Plan
+from semel.core.decisions import NotStored, Run, Settlement, Superseded
 from semel.core.http import Headers
 from semel.core.records import Lease
 from semel.core.tables import Ending
@@ -36,6 +36,19 @@ def tell_no_waiter() -> None:
     """The `tell_begun` of an exchange whose front does not wait for the work to begin."""
 
 
+class ViewPhase(Enum):
+    """How far the view is. It never goes back."""
+
+    ADMITTED = auto()
+    """It has not begun, and will not begin if its caller gets another answer."""
+    RUNNING = auto()
+    """It runs under its lease, and its answer is not settled."""
+    UNPROTECTED = auto()
+    """It runs without one: the store could not decide, and the policy says to run without it."""
+    ENDED = auto()
+    """How it ended is decided, and the store is asked, or was asked."""
+
+
 class DjangoExchange:
     """All mutable state of one keyed request."""
 
@@ -54,15 +67,15 @@ class DjangoExchange:
         self.policy = admitted.policy
         self.request = request
         self.admitted = admitted
-        self.in_view = in_view  # the view itself claims the key, after it has authenticated the caller
+        # With this path the view itself claims the key, after it has authenticated the caller.
+        self.asked_at = request.path_info if in_view else ""
         self.parts = parts_of(request, headers, body)
         self.answers = answers
         self.keyed: Keyed | None = None
         self.operation: Operation | None = None
-        self.open = False  # whether the store could not decide, and the policy says to run without it
+        self.phase = ViewPhase.ADMITTED
         self.caller_left = False
         self.tell_begun: Callable[[], object] = tell_no_waiter
-        self.settled = False
         # Under exactly-once the request has a store of its own: its transaction.
         self.transaction: Any = front.new_transaction()
         self.asker: Any = front.host.asker if self.transaction is None else front.host.asker_on(self.transaction)
@@ -73,12 +86,17 @@ class DjangoExchange:
 
     @property
     def running(self) -> bool:
-        """Whether the work has begun, and its answer is not settled yet."""
-        return self.operation is not None and not self.open and not self.settled
+        return self.phase is ViewPhase.RUNNING
+
+    @property
+    def attempt(self) -> tuple[Keyed, Lease]:
+        """What the front settles."""
+        assert self.keyed is not None
+        assert self.operation is not None
+        return self.keyed, self.operation.lease
 
     def key(self, tenant: str | None) -> Keyed:
         """The request with its key, for this tenant."""
-        asked_at = self.request.path_info if self.in_view else ""
         claim = self.front.gate.claim(self.admitted, tenant, self.parts)
         self.keyed = Keyed(
             self.front.host,
@@ -87,7 +105,7 @@ class DjangoExchange:
             self.answers,
             claim,
             self.parts.headers,
-            asked_at=asked_at,
+            asked_at=self.asked_at,
             transaction=self.transaction,
         )
         return self.keyed
@@ -104,7 +122,7 @@ class DjangoExchange:
                 self.tell_begun()
                 return None
             case Unprotected(lease):
-                self.open = True
+                self.phase = ViewPhase.UNPROTECTED
                 self._enter(Operation(lease))
                 return None
             case Answered(response, replayed):
@@ -117,6 +135,7 @@ class DjangoExchange:
     def _start(self, lease: Lease) -> None:
         if self.transaction is None:
             self._kept = self.front.host.keeper.keep(lease, lease_ms=self.policy.lease_ms)
+        self.phase = ViewPhase.RUNNING
         self._enter(Operation(lease, self._kept, self.transaction))
 
     def _enter(self, operation: Operation) -> None:
@@ -127,7 +146,7 @@ class DjangoExchange:
 
     def raised(self, error: Exception) -> HttpResponse | None:
         """Note an exception of the view. Only work that declares that nothing was done gets its answer here."""
-        if self.operation is None or self.settled:
+        if self.phase in (ViewPhase.ADMITTED, ViewPhase.ENDED):
             return None
         if (declared := self.answers.declared(error)) is not None:
             self._ended = declared
@@ -149,29 +168,44 @@ class DjangoExchange:
 
     # After the work
 
-    def finish(self, response: HttpResponseBase, body: bytes | None) -> Plan[HttpResponseBase]:
-        """Settle, and return the response to send. `body` is None when it is larger than what is kept."""
-        enter(None)
-        strip_directives_of = response
-        if self.open:
-            response.headers["Idempotency-Stored"] = "false"
-        elif self.running:
-            ended = self._judge_answer(response, body)
-            response = yield from self._settle(response, ended)
-        strip_directives(strip_directives_of)
-        return response
-
-    def interrupted(self, error: BaseException) -> Plan[None]:
-        """Settle work that ended without an answer: its exception passed Django, or it was cancelled."""
+    def end(self, response: HttpResponseBase, body: bytes | None) -> Ended | None:
+        """Say how the view ended; None when nothing is to be settled. `body` is None if it is larger than is kept."""
         enter(None)
         if self.running:
-            if not isinstance(error, Exception):
-                ended = Ended(Ending.INTERRUPTED, None, NO_ANSWER)
-            elif self._is_undone():
-                ended = Ended(Ending.NOTHING_DONE, None, NO_ANSWER)
-            else:
-                ended = self._judge_error(error)
-            yield from self._settle(HttpResponse(status=500), ended)
+            return self._end_with(self._judge_answer(response, body))
+        if self.phase is ViewPhase.UNPROTECTED:
+            response.headers["Idempotency-Stored"] = "false"
+        strip_directives(response)
+        return None
+
+    def end_interrupted(self, error: BaseException) -> Ended | None:
+        """The same for work that ended without an answer: its exception passed Django, or it was cancelled."""
+        enter(None)
+        if not self.running:
+            return None
+        if not isinstance(error, Exception):
+            return self._end_with(Ended(Ending.INTERRUPTED, None, NO_ANSWER))
+        undone = self._is_undone()
+        return self._end_with(Ended(Ending.NOTHING_DONE, None, NO_ANSWER) if undone else self._judge_error(error))
+
+    def _end_with(self, ended: Ended) -> Ended:
+        self.phase = ViewPhase.ENDED
+        if self._kept is not None:
+            self.front.host.keeper.stop(self._kept)
+        return ended
+
+    def answer(self, response: HttpResponseBase, ended: Ended, settlement: Settlement) -> HttpResponseBase:
+        """The response to send: the view's own, or the one that the store's reply asks for."""
+        strip_directives(response)
+        if isinstance(settlement, Superseded) or ended is self._ended:
+            instead = django_response(self.answers.settled(settlement, ended))
+            setattr(instead, LOGGED, True)
+            instead._resource_closers.extend(response._resource_closers)
+            return instead
+        if isinstance(settlement, NotStored):
+            name, value = http.NOT_STORED
+            response.headers[name.decode()] = value.decode()
+        return response
 
     def _judge_answer(self, response: HttpResponseBase, body: bytes | None) -> Ended:
         assert self.operation is not None
@@ -212,20 +246,3 @@ class DjangoExchange:
         assert self.keyed is not None
         self._ended = self.keyed.raised(error)
         return self._ended
-
-    def _settle(self, response: HttpResponseBase, ended: Ended) -> Plan[HttpResponseBase]:
-        assert self.operation is not None
-        assert self.keyed is not None
-        self.settled = True
-        if self._kept is not None:
-            self.front.host.keeper.stop(self._kept)
-        settlement = yield from self.keyed.settle(self.operation.lease, ended)
-        if isinstance(settlement, Superseded) or ended is self._ended:
-            instead = django_response(self.answers.settled(settlement, ended))
-            setattr(instead, LOGGED, True)
-            instead._resource_closers.extend(response._resource_closers)
-            return instead
-        if isinstance(settlement, NotStored):
-            name, value = http.NOT_STORED
-            response.headers[name.decode()] = value.decode()
-        return response

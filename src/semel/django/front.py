@@ -19,6 +19,7 @@ from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import got_request_exception, setting_changed
 from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
 from django.utils.log import log_response
 
 from semel.core.effects import Plan
@@ -139,6 +140,17 @@ class Front(Shared):
 
     begin_in_view = begin
 
+    def finish(self, exchange: DjangoExchange, response: HttpResponseBase, body: bytes | None) -> HttpResponseBase:
+        """Settle, and return the response to send."""
+        if (ended := exchange.end(response, body)) is None:
+            return response
+        return exchange.answer(response, ended, self.host.settle(*exchange.attempt, ended, exchange.asker))
+
+    def interrupt(self, exchange: DjangoExchange, error: BaseException) -> None:
+        """Settle a view that ended without an answer."""
+        if (ended := exchange.end_interrupted(error)) is not None:
+            self.host.settle(*exchange.attempt, ended, exchange.asker)
+
 
 class AsyncFront(Shared):
     """For tasks."""
@@ -204,6 +216,17 @@ class AsyncFront(Shared):
     async def begin(self, exchange: DjangoExchange) -> HttpResponse | None:
         keyed = exchange.key(await self.tenant(exchange.request))
         return exchange.begun(await self.host.begin(keyed, exchange.asker))
+
+    async def finish(
+        self, exchange: DjangoExchange, response: HttpResponseBase, body: bytes | None
+    ) -> HttpResponseBase:
+        if (ended := exchange.end(response, body)) is None:
+            return response
+        return exchange.answer(response, ended, await self.host.settle(*exchange.attempt, ended, exchange.asker))
+
+    async def interrupt(self, exchange: DjangoExchange, error: BaseException) -> None:
+        if (ended := exchange.end_interrupted(error)) is not None:
+            await self.host.settle(*exchange.attempt, ended, exchange.asker)
 
     def begin_in_view(self, exchange: DjangoExchange) -> HttpResponse | None:
         """For a view in a thread: the claim is made in the event loop that the store belongs to."""

@@ -94,7 +94,7 @@ class AsyncMiddleware(Middleware[AsyncFront]):
             response: HttpResponseBase = await self.get_response(request)
         except BaseException as error:
             if (exchange := exchange_of(request)) is not None:
-                await self.front.run(exchange.interrupted(error), exchange.asker)
+                await self.front.interrupt(exchange, error)
             raise
         exchange = exchange_of(request)
         return unprotected(response) if exchange is None else await self._finish(exchange, response)
@@ -106,7 +106,7 @@ class AsyncMiddleware(Middleware[AsyncFront]):
         setattr(request, ATTRIBUTE, exchange)
         begun: asyncio.Event = getattr(request, BEGUN)
         exchange.tell_begun = partial(asyncio.get_running_loop().call_soon_threadsafe, begun.set)
-        return None if exchange.in_view else await self.front.begin(exchange)
+        return None if exchange.asked_at else await self.front.begin(exchange)
 
     async def _finish(self, exchange: DjangoExchange, response: HttpResponseBase) -> HttpResponseBase:
         body: bytes | None = b""
@@ -116,9 +116,9 @@ class AsyncMiddleware(Middleware[AsyncFront]):
             except Exception as error:
                 response = self.failed(exchange, error)
             except BaseException as error:
-                await self.front.run(exchange.interrupted(error), exchange.asker)
+                await self.front.interrupt(exchange, error)
                 raise
-        return await self.front.run(exchange.finish(response, body), exchange.asker)
+        return await self.front.finish(exchange, response, body)
 
     async def _answer_published(self, request: HttpRequest) -> Response | None:
         monitored = self.published(request)

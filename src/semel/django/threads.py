@@ -42,7 +42,7 @@ class SyncMiddleware(Middleware[Front]):
             response: HttpResponseBase = self.get_response(request)
         except BaseException as error:
             if (exchange := exchange_of(request)) is not None:
-                self.front.run(exchange.interrupted(error), exchange.asker)
+                self.front.interrupt(exchange, error)
             raise
         exchange = exchange_of(request)
         return unprotected(response) if exchange is None else self._finish(exchange, response)
@@ -52,7 +52,7 @@ class SyncMiddleware(Middleware[Front]):
         if not isinstance(exchange, DjangoExchange):
             return exchange
         setattr(request, ATTRIBUTE, exchange)
-        return None if exchange.in_view else self.front.begin(exchange)
+        return None if exchange.asked_at else self.front.begin(exchange)
 
     def _finish(self, exchange: DjangoExchange, response: HttpResponseBase) -> HttpResponseBase:
         body: bytes | None = b""
@@ -62,9 +62,9 @@ class SyncMiddleware(Middleware[Front]):
             except Exception as error:
                 response = self.failed(exchange, error)
             except BaseException as error:
-                self.front.run(exchange.interrupted(error), exchange.asker)
+                self.front.interrupt(exchange, error)
                 raise
-        return self.front.run(exchange.finish(response, body), exchange.asker)
+        return self.front.finish(exchange, response, body)
 
     def _answer_published(self, request: HttpRequest) -> Response | None:
         monitored = self.published(request)
