@@ -48,6 +48,14 @@ class Stage(Enum):
     SETTLED = "the transaction has ended, and the answer is decided"
 
 
+class CallerState(Enum):
+    """What the caller has got, or can still get."""
+
+    WAITING = "it waits for an answer"
+    ANSWERED = "it has got the answer of this request, or 202"
+    LEFT = "it has left"
+
+
 class TransactionExecution:
     """Runs one request. The caller may leave at any moment; begun work goes on."""
 
@@ -69,8 +77,7 @@ class TransactionExecution:
         self._scope = scope
         self._receive = receive
         self._send = send
-        self._caller_left = False
-        self._answering = False
+        self._caller = CallerState.WAITING
         self._asking = False
         loop = asyncio.get_running_loop()
         self._began: asyncio.Future[None] = loop.create_future()
@@ -92,7 +99,7 @@ class TransactionExecution:
             if accept_s is None or not await self._accept_after(work, accept_s):
                 await asyncio.shield(work)
         except asyncio.CancelledError:
-            self._caller_left = True
+            self._caller = CallerState.LEFT
             raise
         finally:
             if not work.done():
@@ -104,9 +111,9 @@ class TransactionExecution:
         """Answer 202 when the work takes longer than the caller prefers to wait. The work goes on."""
         await asyncio.wait({work, self._began}, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.wait({work}, timeout=wait_s)
-        if self._answering or work.done() or not self._front.host.tasks.may_detach(work):
+        if self._caller is not CallerState.WAITING or work.done() or not self._front.host.tasks.may_detach(work):
             return False
-        self._answering = True
+        self._caller = CallerState.ANSWERED
         await send_response(self._send, self._keyed.accepted())
         return True
 
@@ -115,7 +122,7 @@ class TransactionExecution:
             begun = await self._front.host.begin(self._keyed, self._asker)
             match begun:
                 case Run(lease):
-                    if self._caller_left:  # nothing has begun, and there is no caller to answer
+                    if self._caller is CallerState.LEFT:  # nothing has begun, and there is no caller to answer
                         self._keyed.abandon(lease)
                     else:
                         await self._run(lease)
@@ -224,7 +231,7 @@ class TransactionExecution:
     async def _take(self, message: Message) -> None:
         """What the application sends. The first message that says so ends the answer; nothing changes it later."""
         kind = message["type"]
-        if kind == DEBUG and not self._answering and not self._caller_left:
+        if kind == DEBUG and self._caller is CallerState.WAITING:
             with Outside():
                 await self._send(message)
         if self._stage is not Stage.COLLECTING:
@@ -278,9 +285,9 @@ class TransactionExecution:
 
     async def _respond(self, response: Response, parts: Iterable[bytes]) -> None:
         """Send the one answer of this request, unless its caller has left or was told 202."""
-        if self._answering or self._caller_left:
+        if self._caller is not CallerState.WAITING:
             return
-        self._answering = True
+        self._caller = CallerState.ANSWERED
         with Outside():
             start = {"type": "http.response.start", "status": response.status, "headers": list(response.headers)}
             await self._send(start)
