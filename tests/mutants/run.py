@@ -37,6 +37,7 @@ OTHERS = {
         "tests/transaction/test_transaction_pipelines.py",
         "tests/flow/test_flow_sealed.py",
     ],
+    "relay": ["tests/core/test_relay.py", "tests/outbox/test_relay_model.py"],
 }
 """Lists of faults outside of the stores, and all the tests that must notice them."""
 LISTS = [*STORES, *OTHERS]

@@ -102,7 +102,9 @@ class TestOnce:
                     await asyncio.sleep(60)
 
             async with Relay(store, publisher := RecordingPublisher(before), lease=1, timeout=0.05) as relay:
-                assert await relay.run_once() == 1
+                once = asyncio.ensure_future(relay.run_once())
+                await until(once.done, "the relay waits for a broker that does not confirm")
+                assert once.result() == 1
             assert publisher.ids() == ["id-2"]
             assert store.entries()[0].message.attempt == 0
 
@@ -223,6 +225,52 @@ class TestLease:
                 assert not store.held()
                 assert await relay.run_once() == 5
             assert publisher.ids() == [f"id-{number}" for number in range(10)]
+
+        run(test)
+
+    def test_it_leaves_alone_what_another_relay_holds(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A relay is stopped past its lease. When it goes on, another one is publishing the same messages."""
+
+        async def test() -> None:
+            clock, go = [1_000_000], asyncio.Event()
+            monkeypatch.setattr("semel.outbox.relay.boot_ms", lambda: clock[0])
+            store, tasks = MemoryOutbox(lambda: clock[0]), list[asyncio.Future[int]]()
+
+            async def hold(message: Message) -> None:
+                await go.wait()
+
+            second = RecordingPublisher(hold)
+
+            async def be_stopped(message: Message) -> None:
+                clock[0] += 60_000
+                tasks.append(asyncio.ensure_future(Relay(store, second).run_once()))
+                await until(store.held)
+
+            store.add(message(1, "a"), message(2, "a"))
+            async with Relay(store, RecordingPublisher(be_stopped)) as relay:
+                await relay.run_once()
+            assert [each.message.id for each in store.held()] == ["id-1", "id-2"]
+            go.set()
+            assert await tasks[0] == 2
+            assert [each.message.attempt for each in store.entries(PUBLISHED)] == [1, 1]
+
+        run(test)
+
+    def test_a_broker_that_goes_away_ends_the_round(self) -> None:
+        """It is not asked for each of the messages that are left."""
+
+        async def test() -> None:
+            store, tried = MemoryOutbox(), list[str]()
+
+            async def before(message: Message) -> None:
+                tried.append(message.id)
+                await asyncio.sleep(0)
+                raise BrokerUnavailable("gone")
+
+            store.add(*(message(number) for number in range(50)))
+            async with Relay(store, RecordingPublisher(before), concurrency=5) as relay:
+                await relay.run_once()
+            assert len(tried) == 5
 
         run(test)
 
@@ -360,10 +408,14 @@ class TestRun:
         async def test() -> None:
             store, publisher = MemoryOutbox(), RecordingPublisher()
             store.away = lambda call: not isinstance(call, (TakeMessages, SettleMessages))
-            async with running(Relay(store, publisher, poll=0.02)):
-                await until(lambda: store.calls)
-                store.add(message(1))
-                await until(lambda: publisher.published)
+            relay = Relay(store, publisher, poll=0.02)
+            task = asyncio.ensure_future(relay.run())
+            await until(lambda: len(store.calls) > 3 or task.done())
+            assert not task.done(), "the relay ended"
+            store.add(message(1))
+            await until(lambda: publisher.published)
+            relay.stop()
+            await task
 
         run(test)
 
