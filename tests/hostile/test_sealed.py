@@ -23,7 +23,8 @@ from semel.store import AsyncStore, Clock, Migratable, Store
 from semel.stores.memory import AsyncMemoryStore, MemoryStore
 from semel.stores.sqlite.store import SqliteStore
 from semel.testing import AsyncStoreContract, ManualClock, StoreContract
-from semel.testing.calls import ANSWER, RETENTION_MS, claim, complete, granted, held
+from semel.testing.calls import claim, complete, granted, held
+from semel.testing.samples import ANSWER, RETENTION_MS
 
 OLD, NEW = {"old": b"o" * 32}, {"new": b"n" * 32}
 SECRET = Result("http.1", b"a secret answer")

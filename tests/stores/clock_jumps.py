@@ -8,8 +8,9 @@ import pytest
 from semel import Key, Record
 from semel.store import Store
 from semel.testing import ManualClock
-from semel.testing.calls import ANSWER, claim, complete, granted, held, occupied
+from semel.testing.calls import claim, complete, granted, held, occupied
 from semel.testing.handles import Handles
+from semel.testing.samples import ANSWER
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

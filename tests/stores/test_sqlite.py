@@ -17,7 +17,8 @@ from semel.stores.sqlite.files import SETTLED_S, TRUSTED_S, Folder
 from semel.stores.sqlite.settings import SqliteSettings
 from semel.stores.sqlite.store import SqliteStore
 from semel.testing import AsyncStoreContract, BlockingStore, StoreContract
-from semel.testing.calls import ANSWER, claim, complete, granted, occupied
+from semel.testing.calls import claim, complete, granted, occupied
+from semel.testing.samples import ANSWER
 from stores.clock_jumps import ClockJumps
 from stores.sqlite_losses import LOSSES, ask_in_a_new_process, beside
 

@@ -15,7 +15,8 @@ from semel import Key, Occupied
 from semel.runtime.clock import boot_ms, find_boot, steady_clock, wall_ms
 from semel.stores.sqlite import clock
 from semel.stores.sqlite.store import SqliteStore
-from semel.testing.calls import ANSWER, claim, complete, granted, held, occupied
+from semel.testing.calls import claim, complete, granted, held, occupied
+from semel.testing.samples import ANSWER
 from servers.faketime import faked
 from servers.needing import needed
 

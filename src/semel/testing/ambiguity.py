@@ -6,21 +6,10 @@ import pytest
 
 from semel.core.records import Key
 from semel.store import Resolvable, Store
-from semel.testing.calls import (
-    ANSWER,
-    LEASE_MS,
-    PURGE_ALL,
-    RETENTION_MS,
-    SECOND_ANSWER,
-    claim,
-    complete,
-    granted,
-    held,
-    occupied,
-    taken_over,
-)
+from semel.testing.calls import claim, complete, granted, held, occupied, taken_over
 from semel.testing.clock import ManualClock
 from semel.testing.handles import Handles
+from semel.testing.samples import ANSWER, LEASE_MS, PURGE_ALL, RETENTION_MS, SECOND_ANSWER
 
 
 class Ambiguity(Handles):

@@ -1,17 +1,11 @@
-"""The calls of a store, with the values that most tests do not care about, and the replies of a claim taken apart."""
+"""The calls of a store, with samples for what most tests do not care about, and the replies of a claim taken apart."""
 
 from __future__ import annotations
 
 from semel.core.records import Acquired, Claimed, Key, Lease, Occupied, Record, Result
 from semel.store import Store
 from semel.testing.clock import ManualClock
-
-LEASE_MS = 30_000
-RETENTION_MS = 3_600_000
-SAME, OTHER = "v1:same", "v1:other"
-ANSWER, SECOND_ANSWER = Result("text", b"answer"), Result("text", b"second answer")
-REFUSAL = Result("text", b"refused", ok=False)
-PURGE_ALL = 10_000
+from semel.testing.samples import ANSWER, LEASE_MS, RETENTION_MS, SAME
 
 
 def claim(

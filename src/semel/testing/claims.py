@@ -6,21 +6,10 @@ import pytest
 
 from semel.core.records import Acquired, Key, Lease, Occupied, Record, Result, State
 from semel.store import Store
-from semel.testing.calls import (
-    ANSWER,
-    LEASE_MS,
-    OTHER,
-    REFUSAL,
-    RETENTION_MS,
-    SAME,
-    claim,
-    complete,
-    granted,
-    held,
-    occupied,
-)
+from semel.testing.calls import claim, complete, granted, held, occupied
 from semel.testing.clock import ManualClock
 from semel.testing.handles import Handles
+from semel.testing.samples import ANSWER, LEASE_MS, OTHER, REFUSAL, RETENTION_MS, SAME
 
 either_request = pytest.mark.parametrize("fingerprint", [SAME, OTHER])
 either_guarantee = pytest.mark.parametrize("takeover", [False, True], ids=["at-most-once", "at-least-once"])

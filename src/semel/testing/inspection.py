@@ -10,10 +10,11 @@ from msgspec.structs import replace
 from semel.core.records import Key, Record
 from semel.errors import RecordUnreadable
 from semel.store import Counts, Filter, Inspectable, StateFilter, Store, UnreadableRecord
-from semel.testing.calls import LEASE_MS, PURGE_ALL, REFUSAL, RETENTION_MS, claim, complete, granted
+from semel.testing.calls import claim, complete, granted
 from semel.testing.clock import ManualClock
 from semel.testing.handles import Handles
 from semel.testing.parity import pages
+from semel.testing.samples import LEASE_MS, PURGE_ALL, REFUSAL, RETENTION_MS
 
 STATES: tuple[StateFilter, ...] = ("unknown", "in_progress", "succeeded", "failed")
 

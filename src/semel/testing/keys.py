@@ -20,9 +20,10 @@ from semel.core.records import (
     Result,
 )
 from semel.store import Store
-from semel.testing.calls import LEASE_MS, SAME, claim, complete, granted, held, occupied
+from semel.testing.calls import claim, complete, granted, held, occupied
 from semel.testing.clock import ManualClock
 from semel.testing.handles import Handles
+from semel.testing.samples import LEASE_MS, SAME
 
 # fmt: off
 NAMES = [

@@ -7,21 +7,10 @@ from msgspec.structs import replace
 
 from semel.core.records import Key, Lease, Occupied, Result, State
 from semel.store import Store
-from semel.testing.calls import (
-    ANSWER,
-    LEASE_MS,
-    REFUSAL,
-    RETENTION_MS,
-    SECOND_ANSWER,
-    claim,
-    complete,
-    granted,
-    held,
-    occupied,
-    taken_over,
-)
+from semel.testing.calls import claim, complete, granted, held, occupied, taken_over
 from semel.testing.clock import ManualClock
 from semel.testing.handles import Handles
+from semel.testing.samples import ANSWER, LEASE_MS, REFUSAL, RETENTION_MS, SECOND_ANSWER
 
 
 class Ownership(Handles):

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from semel.core.records import NOBODY, Acquired, Key, Lease, Record, Result, State
 from semel.store import Counts, Filter, Inspectable, Removable, Resolvable, StateFilter, Store
 from semel.stores.memory import MemoryStore
-from semel.testing.calls import PURGE_ALL
 from semel.testing.clock import DAY_MS, ManualClock
 from semel.testing.handles import Handles
+from semel.testing.samples import PURGE_ALL
 
 numbers = st.integers(0, 2)  # which of the keys
 owners = st.sampled_from("abc")

@@ -15,10 +15,11 @@ from msgspec.structs import replace
 
 from semel.core.records import Key
 from semel.store import Store
-from semel.testing.calls import ANSWER, claim, complete, granted, held
+from semel.testing.calls import claim, complete, granted, held
 from semel.testing.clock import ManualClock
 from semel.testing.handles import Handles
 from semel.testing.races import SITUATIONS, prepare, the_winner
+from semel.testing.samples import ANSWER
 
 PROCESSES = 4
 PATIENCE_S = 30

@@ -13,9 +13,10 @@ from msgspec.structs import replace
 
 from semel.core.records import Acquired, Claimed, Key, Lease, Occupied, Result
 from semel.store import Store
-from semel.testing.calls import LEASE_MS, PURGE_ALL, RETENTION_MS, claim, complete, granted, held
+from semel.testing.calls import claim, complete, granted, held
 from semel.testing.clock import ManualClock
 from semel.testing.handles import Handles
+from semel.testing.samples import LEASE_MS, PURGE_ALL, RETENTION_MS
 
 T = TypeVar("T")
 CALLERS = 8

@@ -9,8 +9,9 @@ import pytest
 
 from semel.core.records import Claimed, Key, Occupied
 from semel.store import Migratable, Store
-from semel.testing.calls import ANSWER, claim, complete, granted, held, occupied
+from semel.testing.calls import claim, complete, granted, held, occupied
 from semel.testing.handles import Handles
+from semel.testing.samples import ANSWER
 
 LEASE_MS = 50
 TOLERANCE_MS = 60_000

@@ -7,23 +7,11 @@ from msgspec.structs import replace
 
 from semel.core.records import Key, Record, Result
 from semel.store import Removable, Store
-from semel.testing.calls import (
-    ANSWER,
-    LEASE_MS,
-    PURGE_ALL,
-    REFUSAL,
-    RETENTION_MS,
-    SECOND_ANSWER,
-    claim,
-    complete,
-    granted,
-    held,
-    occupied,
-    taken_over,
-)
+from semel.testing.calls import claim, complete, granted, held, occupied, taken_over
 from semel.testing.clock import ManualClock
 from semel.testing.handles import Handles
 from semel.testing.resolution import resolve
+from semel.testing.samples import ANSWER, LEASE_MS, PURGE_ALL, REFUSAL, RETENTION_MS, SECOND_ANSWER
 
 
 class Removal(Handles):

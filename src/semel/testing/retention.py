@@ -7,21 +7,10 @@ from msgspec.structs import replace
 
 from semel.core.records import Key, Lease, State
 from semel.store import Store
-from semel.testing.calls import (
-    ANSWER,
-    LEASE_MS,
-    OTHER,
-    PURGE_ALL,
-    RETENTION_MS,
-    claim,
-    complete,
-    granted,
-    held,
-    occupied,
-    taken_over,
-)
+from semel.testing.calls import claim, complete, granted, held, occupied, taken_over
 from semel.testing.clock import ManualClock
 from semel.testing.handles import Handles
+from semel.testing.samples import ANSWER, LEASE_MS, OTHER, PURGE_ALL, RETENTION_MS
 
 SHORT_MS = 1_000
 """A retention that is shorter than the lease."""

@@ -12,11 +12,12 @@ from msgspec.structs import replace
 
 from semel.core.records import Acquired, Claimed, Key, Lease, Result
 from semel.store import AsyncMigratable, AsyncStore, Clock
-from semel.testing.calls import ANSWER, LEASE_MS, RETENTION_MS, SAME, granted
+from semel.testing.calls import granted
 from semel.testing.clock import ManualClock
 from semel.testing.handles import Handles
 from semel.testing.processes import forked
 from semel.testing.races import the_winner
+from semel.testing.samples import ANSWER, LEASE_MS, RETENTION_MS, SAME
 
 PATIENCE_S = 10
 MANY = 50

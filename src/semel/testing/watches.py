@@ -13,10 +13,11 @@ import pytest
 
 from semel.core.records import Key, Lease
 from semel.store import Resolvable, Store, Watchable
-from semel.testing.calls import ANSWER, LEASE_MS, RETENTION_MS, claim, complete, granted
+from semel.testing.calls import claim, complete, granted
 from semel.testing.clock import ManualClock
 from semel.testing.handles import Handles
 from semel.testing.processes import PATIENCE_S, Crew
+from semel.testing.samples import ANSWER, LEASE_MS, RETENTION_MS
 
 WAIT_MS = 30_000
 """Far more than waking takes, so a wait that ends by its timeout is seen."""
