@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from itertools import takewhile
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from semel.core.events import Event, EventKind
 from semel.core.records import Lease
@@ -99,12 +99,15 @@ class Wheel:
         return min((next(iter(lane.values())) for lane in self._lanes.values()), default=None)
 
 
-class Keeper:
-    """Renews from a daemon thread that exists only while there is something to keep; a forked child gets its own."""
+R = TypeVar("R", "PerProcess[Rounds]", "PerLoop[AsyncRounds]")
 
-    def __init__(self, store: Store, on_event: OnEvent = ignore) -> None:
+
+class AnyKeeper(Generic[R]):
+    """What both keepers do. Their rounds are of one process, or of one event loop."""
+
+    def __init__(self, rounds: R, on_event: OnEvent) -> None:
+        self._rounds: R = rounds
         self._on_event = on_event
-        self._rounds = PerProcess(lambda: Rounds(store))
 
     def keep(
         self, lease: Lease, *, lease_ms: int, on_lost: Callable[[], None] | None = None, on_event: OnEvent | None = None
@@ -113,6 +116,13 @@ class Keeper:
         kept = Kept(lease, lease_ms, on_lost, on_event or self._on_event)
         self._rounds.get().add(kept, RENEW_PART)
         return kept
+
+
+class Keeper(AnyKeeper["PerProcess[Rounds]"]):
+    """Renews from a daemon thread that exists only while there is something to keep; a forked child gets its own."""
+
+    def __init__(self, store: Store, on_event: OnEvent = ignore) -> None:
+        super().__init__(PerProcess(lambda: Rounds(store)), on_event)
 
     def stop(self, kept: Kept) -> None:
         kept.stopped = True
@@ -174,20 +184,14 @@ class Rounds:
         self.add(kept, part)
 
 
-class AsyncKeeper:
-    """Renews from tasks of the running loop; each loop has its own wheel and at most one timer."""
+class AsyncKeeper(AnyKeeper["PerLoop[AsyncRounds]"]):
+    """Renews from tasks of the running loop; each loop has its own wheel and at most one timer.
+
+    `keep` needs no task, and no timer while another one fires earlier.
+    """
 
     def __init__(self, store: AsyncStore, on_event: OnEvent = ignore) -> None:
-        self._on_event = on_event
-        self._rounds = PerLoop(lambda: AsyncRounds(store, asyncio.get_running_loop()))
-
-    def keep(
-        self, lease: Lease, *, lease_ms: int, on_lost: Callable[[], None] | None = None, on_event: OnEvent | None = None
-    ) -> Kept:
-        """The same. It needs no task, and no timer while another one fires earlier."""
-        kept = Kept(lease, lease_ms, on_lost, on_event or self._on_event)
-        self._rounds.get().add(kept, RENEW_PART)
-        return kept
+        super().__init__(PerLoop(lambda: AsyncRounds(store, asyncio.get_running_loop())), on_event)
 
     def stop(self, kept: Kept) -> None:
         kept.stopped = True
