@@ -1,16 +1,20 @@
-"""Executors perform the plans of a flow: on a store, in the caller's functions and in the caller's transactions."""
+"""Executors perform the plans of a flow: on a store, in the caller's functions and in the caller's transactions.
+
+What decides is in the plans. `AsyncExecutor` is `Executor` with `await`, and it shields what records a finished step.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import Any, Generic, TypeVar
 
 from semel.codecs.seal import Seal
 from semel.codecs.values import Raised, Returned
 from semel.core.effects import Complete, Effect, Plan
-from semel.core.records import Occupied
+from semel.core.records import Lease, Occupied
 from semel.flow.course import Keep, LetGo
 from semel.flow.definition import Definition
 from semel.flow.recovery import Scan
@@ -27,25 +31,40 @@ from semel.runtime.tasks import report
 from semel.store import AsyncInspectable, AsyncResolvable, Inspectable, Resolvable
 
 T = TypeVar("T")
+H = TypeVar("H", Host, AsyncHost)
+B = TypeVar("B")
 Begin = Callable[[], AbstractContextManager[object]]
 AsyncBegin = Callable[[], AbstractAsyncContextManager[object]]
 TRIES_MAX = 5
 """How often a step runs at most when the database aborts its transaction (deadlock, serialization)."""
 
 
-class Executor:
-    """Performs one plan at a time, for threads."""
+class AnyExecutor(Generic[H, B]):
+    """Performs one plan at a time. `begin` opens a transaction of the caller's."""
 
-    def __init__(
-        self, front: Host, definition: Definition[Any, Any], begin: Begin | None, seal: Seal | None = None
-    ) -> None:
-        self._front = front
+    def __init__(self, front: H, definition: Definition[Any, Any], begin: B | None, seal: Seal | None = None) -> None:
+        self._front: H = front
         self._definition = definition
         self._begin = begin
         self._seal = seal
         self._kept: Kept | None = None
         self._listener = logged(definition.settings.on_event)
-        self._plain = performer(front.store, self._listener)
+
+    def _keep(self, lease: Lease) -> None:
+        lease_ms = self._definition.step_policy.lease_ms
+        self._kept = self._front.keeper.keep(lease, lease_ms=lease_ms, on_event=self._listener)
+
+    def _let_go(self) -> None:
+        if self._kept is not None:
+            self._front.keeper.stop(self._kept)
+
+
+class Executor(AnyExecutor[Host, Begin]):
+    """For threads."""
+
+    @cached_property
+    def _plain(self) -> Callable[[Effect[Any]], Any]:
+        return performer(self._front.store, self._listener)
 
     def run(self, plan: Plan[T]) -> T:
         try:
@@ -60,8 +79,7 @@ class Executor:
             case Transact():
                 return self._transact(effect)
             case Keep(lease):
-                lease_ms = self._definition.step_policy.lease_ms
-                self._kept = self._front.keeper.keep(lease, lease_ms=lease_ms, on_event=self._listener)
+                self._keep(lease)
             case LetGo():
                 self._let_go()
             case Scan(filter, cursor, limit):
@@ -72,10 +90,6 @@ class Executor:
                 return self._front.store.resolve(seen, result, retention_ms=retention_ms)
             case _:
                 return self._plain(effect)
-
-    def _let_go(self) -> None:
-        if self._kept is not None:
-            self._front.keeper.stop(self._kept)
 
     def _invoke(self, invoke: Invoke[Any], *given: object) -> Ended:
         outer = current_operation()
@@ -112,19 +126,12 @@ class Executor:
             raise
 
 
-class AsyncExecutor:
+class AsyncExecutor(AnyExecutor[AsyncHost, AsyncBegin]):
     """The same for tasks."""
 
-    def __init__(
-        self, front: AsyncHost, definition: Definition[Any, Any], begin: AsyncBegin | None, seal: Seal | None = None
-    ) -> None:
-        self._front = front
-        self._definition = definition
-        self._begin = begin
-        self._seal = seal
-        self._kept: Kept | None = None
-        self._listener = logged(definition.settings.on_event)
-        self._plain = async_performer(front.store, self._listener)
+    @cached_property
+    def _plain(self) -> Callable[[Effect[Any]], Awaitable[Any]]:
+        return async_performer(self._front.store, self._listener)
 
     async def run(self, plan: Plan[T]) -> T:
         try:
@@ -139,8 +146,7 @@ class AsyncExecutor:
             case Transact():
                 return await self._transact(effect)
             case Keep(lease):
-                lease_ms = self._definition.step_policy.lease_ms
-                self._kept = self._front.keeper.keep(lease, lease_ms=lease_ms, on_event=self._listener)
+                self._keep(lease)
             case LetGo():
                 self._let_go()
             case Scan(filter, cursor, limit):
@@ -167,10 +173,6 @@ class AsyncExecutor:
         finally:
             if not task.done():
                 task.add_done_callback(report)
-
-    def _let_go(self) -> None:
-        if self._kept is not None:
-            self._front.keeper.stop(self._kept)
 
     async def _invoke(self, invoke: Invoke[Any], *given: object) -> Ended:
         outer = current_operation()

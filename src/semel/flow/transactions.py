@@ -12,7 +12,7 @@ from semel.core.records import Lease, Occupied, Record
 from semel.errors import StoreMisconfigured, Unstorable
 from semel.flow.definition import Definition
 from semel.flow.turns import Ended, Failed, Fenced, Transact
-from semel.stores.sql.engine import Granted
+from semel.stores.sql.engine import Engine, Granted
 from semel.stores.sql.errors import retry_of
 from semel.stores.sql.seal import sealed_engine
 from semel.transaction.units import AsyncUnit, StepFailed, Unit, step
@@ -33,7 +33,8 @@ def transact(
     """
     try:
         yield from step(unit.begin)
-        ended = yield from _write(unit, effect, definition, seal, invoke)
+        engine = sealed_engine(unit.engine, seal)
+        ended = yield from _write(unit, engine, effect, definition, invoke)
         yield from step(unit.commit if isinstance(ended, Returned) else unit.roll_back)
     except (StepFailed, StoreMisconfigured, Unstorable) as error:
         yield from step(unit.roll_back)
@@ -43,14 +44,13 @@ def transact(
 
 def _write(
     unit: AnyUnit,
+    engine: Engine,
     effect: Transact[Any],
     definition: Definition[Any, Any],
-    seal: Seal | None,
     invoke: Callable[[], Any],
 ) -> Plan[Ended | Occupied | Fenced]:
     lease, claim = effect.invoke.lease, effect.claim
     wait_ms = definition.settings.policy.wait_ms
-    engine = sealed_engine(unit.engine, seal)
     granted: Granted | Occupied = yield from step(lambda: unit.run(engine.claim(claim, wait_ms)))
     if isinstance(granted, Occupied):
         return granted

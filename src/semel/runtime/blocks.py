@@ -14,13 +14,24 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Generic, TypeVar, assert_never
 
-from semel.codecs.values import NotKept, Outcome, Raised, Returned
+from semel.codecs.values import NotKept, Raised
 from semel.core.decisions import Run, Settlement
 from semel.core.effects import Effect
 from semel.core.fingerprint import function_digest
 from semel.core.records import Key, Record
 from semel.errors import Misuse, OutcomeUnknown, ResultNotKept, Superseded
-from semel.runtime.calls import Answer, Ask, Call, EndedCall, Found, ResolveSeen, Unprotected, answered, not_kept
+from semel.runtime.calls import (
+    Answer,
+    Ask,
+    Call,
+    EndedCall,
+    Found,
+    ResolveSeen,
+    Unprotected,
+    answered,
+    not_kept,
+    value_of,
+)
 from semel.runtime.host import Asker, AsyncAsker, AsyncHost, Host, async_host_of, host_of
 from semel.runtime.keeper import Kept
 from semel.runtime.listener import ignore, logged
@@ -200,23 +211,12 @@ class Block(Generic[R]):
             case Unprotected(lease):
                 operation = self.operation_type(lease)
             case Found(record, outcome):
-                operation = self.operation_type.of(record, self._value(outcome))
+                operation = self.operation_type.of(record, value_of(outcome, self._call.key))
             case _:
                 assert_never(begun)
         self._operation, self._outer = operation, current_operation()
         enter(operation)
         return operation
-
-    def _value(self, outcome: Outcome[R]) -> R:
-        match outcome:
-            case Returned(value):
-                return value
-            case Raised(error):
-                raise error
-            case NotKept():
-                raise ResultNotKept(not_kept(self._call.key, outcome))
-            case _:
-                assert_never(outcome)
 
     def _leave(self) -> BlockOperation[R]:
         operation = self.operation
@@ -243,7 +243,7 @@ class Block(Generic[R]):
         self.settlement = settlement
         found = self._call.held(settlement)
         if found is not None:
-            operation.replay(self._value(found.outcome))
+            operation.replay(value_of(found.outcome, self._call.key))
             raise Superseded(
                 f"another attempt of {self._call.key.name!r} took over while this one was running: "
                 "op.result is what that one stored"

@@ -30,6 +30,7 @@ from semel.errors import (
     KeyReused,
     NotExecuted,
     OutcomeUnknown,
+    ResultNotKept,
     SemelError,
     StoreError,
     Unstorable,
@@ -270,6 +271,19 @@ def answered(answer: object) -> Answer:
     if isinstance(answer, StillUnknown) or answer is StillUnknown:
         return StillUnknown()
     return Returned(answer)
+
+
+def value_of(outcome: Outcome[R], key: Key) -> R:
+    """What the call of this key returned. The error that it raised is raised again."""
+    match outcome:
+        case Returned(value):
+            return value
+        case Raised(error):
+            raise error
+        case NotKept():
+            raise ResultNotKept(not_kept(key, outcome))
+        case _:
+            assert_never(outcome)
 
 
 def not_kept(key: Key, outcome: NotKept) -> str:
