@@ -35,17 +35,34 @@ NEARLY_WHOLE = 0.8
 LEAST_S = 0.01
 
 
-class RedisConnections:
+class AnyRedisConnections:
+    """The connections that were opened, and the idle ones among them."""
+
+    def __init__(self, settings: RedisSettings, pool: Any, readers: Mapping[Any, Any]) -> None:
+        self.pool = pool
+        self._settings = settings
+        self._readers = readers
+        self._failures = Failures(settings)
+        self._opened: list[Any] = []
+        self._idle: list[Any] = []
+
+    def _take(self) -> Any:
+        """An idle connection, else a new one, which is not connected yet."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            connection = self.pool.connection_class(**self.pool.connection_kwargs)
+            self._opened.append(connection)
+            return connection
+
+
+class RedisConnections(AnyRedisConnections):
     """For threads: each command has a connection to itself, of at most `pool_max`."""
 
     def __init__(self, settings: RedisSettings) -> None:
-        self._settings = settings
-        self._failures = Failures(settings)
         options = _options(settings, Retry(NoBackoff(), 0), socket_timeout=settings.timeout_s)
-        self.pool = redis.ConnectionPool.from_url(settings.url, **options)
-        self._readers: Mapping[Any, Any] = redis.Redis(connection_pool=self.pool).response_callbacks
-        self._opened: list[Any] = []
-        self._idle: list[Any] = []
+        pool = redis.ConnectionPool.from_url(settings.url, **options)
+        super().__init__(settings, pool, redis.Redis(connection_pool=pool).response_callbacks)
         self._free = threading.BoundedSemaphore(settings.pool_max)
 
     def ask(self, words: Sequence[Word], due_s: float) -> Any:
@@ -68,11 +85,7 @@ class RedisConnections:
             connection.disconnect()
 
     def _exchange(self, words: Sequence[Word], due_s: float) -> Any:
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            connection = self.pool.connection_class(**self.pool.connection_kwargs)
-            self._opened.append(connection)
+        connection = self._take()
         try:
             _limit(connection, due_s - time.monotonic(), self._settings.timeout_s)
             _ensure(connection)
@@ -87,18 +100,14 @@ class RedisConnections:
             self._idle.append(connection)
 
 
-class AsyncRedisConnections:
+class AsyncRedisConnections(AnyRedisConnections):
     """The same for the tasks of one event loop."""
 
     def __init__(self, settings: RedisSettings) -> None:
-        self._settings = settings
-        self._failures = Failures(settings)
         # redis-py's own time-out costs a task for each command and, before Python 3.12, can swallow a cancellation.
         options = _options(settings, redis.asyncio.retry.Retry(NoBackoff(), 0), socket_timeout=None)
-        self.pool = redis.asyncio.ConnectionPool.from_url(settings.url, **options)
-        self._readers: Mapping[Any, Any] = redis.asyncio.Redis(connection_pool=self.pool).response_callbacks
-        self._opened: list[Any] = []
-        self._idle: list[Any] = []
+        pool = redis.asyncio.ConnectionPool.from_url(settings.url, **options)
+        super().__init__(settings, pool, redis.asyncio.Redis(connection_pool=pool).response_callbacks)
         self._free = asyncio.Semaphore(settings.pool_max)
 
     async def ask(self, words: Sequence[Word]) -> Any:
@@ -114,11 +123,7 @@ class AsyncRedisConnections:
             await connection.disconnect()
 
     async def _exchange(self, words: Any) -> Any:
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            connection = self.pool.connection_class(**self.pool.connection_kwargs)
-            self._opened.append(connection)
+        connection = self._take()
         try:
             await self.pool.ensure_connection(connection)
             await connection.send_packed_command(pack_command(words), check_health=False)
