@@ -15,7 +15,8 @@ from psycopg import AsyncRawCursor, ConnectionInfo, RawCursor
 from psycopg.errors import DeadlockDetected, SerializationFailure
 from psycopg.pq import TransactionStatus
 
-from semel.core.effects import Effect
+from semel.core.effects import Effect, do
+from semel.runtime.drive import adrive, drive
 from semel.stores.postgres.driver import (
     ArrayDumper,
     AsyncBoundedConnection,
@@ -26,7 +27,7 @@ from semel.stores.postgres.driver import (
 from semel.stores.postgres.failures import failures_of
 from semel.stores.postgres.queries import BACKEND
 from semel.stores.postgres.settings import PostgresSettings
-from semel.stores.sql.statements import Rows, Statement
+from semel.stores.sql.statements import Rows, Script, Statement
 
 TRIES_MAX = 5
 """How often a statement is tried that the server rolled back because of others (deadlock, serialization)."""
@@ -55,8 +56,8 @@ SELECT CASE WHEN pg_backend_pid() = $1 THEN ARRAY[{calls}] END IS NOT NULL, {BAC
 FROM pg_stat_get_activity(pg_backend_pid())"""
 
 
-class PostgresLink(BoundedConnection):
-    """Runs our statements. After a failed exchange it is closed, so that no later call reads its answer."""
+class LinkState:
+    """What both faces know about their connection."""
 
     exchange: Exchange | None = None
     shown = ""
@@ -64,20 +65,16 @@ class PostgresLink(BoundedConnection):
     """The server's process, if it is known; see `direct`."""
     lost_before = 0  # for a pool, which keeps several
 
+
+class PostgresLink(LinkState, BoundedConnection):
+    """Runs our statements. After a failed exchange it is closed, so that no later call reads its answer."""
+
     @classmethod
     def open(cls, settings: PostgresSettings, due_s: float | None = None) -> Self:
         by_s = time.monotonic() + settings.timeout_s if due_s is None else due_s
         with failures_of(settings.shown), connecting_by(by_s):
             link = cls.connect(settings.conninfo, autocommit=True, cursor_factory=RawCursor, prepare_threshold=None)
-        link.timeout_s, link.due_s, link.shown = settings.timeout_s, due_s, settings.shown
-        link.adapters.register_dumper(list, ArrayDumper)
-        link.exchange = Exchange.of(link.pgconn)
-        if settings.prepare:
-            [(is_direct, backend)] = link.perform(Statement(direct(settings), [link.info.backend_pid]))
-            if is_direct:
-                link.prepare_threshold, link.backend = 0, backend
-                if link.exchange is not None:
-                    link.exchange.prepares = True
+        drive(set_up(link, settings, due_s), link.perform)
         return link
 
     @property
@@ -101,14 +98,8 @@ class PostgresLink(BoundedConnection):
                 tries += 1
 
 
-class AsyncPostgresLink(AsyncBoundedConnection):
+class AsyncPostgresLink(LinkState, AsyncBoundedConnection):
     """The same for coroutines."""
-
-    exchange: Exchange | None = None
-    shown = ""
-    backend = ""
-    """The server's process, if it is known; see `direct`."""
-    lost_before = 0  # for a pool, which keeps several
 
     @classmethod
     async def open(cls, settings: PostgresSettings, due_s: float | None = None) -> Self:
@@ -117,15 +108,7 @@ class AsyncPostgresLink(AsyncBoundedConnection):
             link = await cls.connect(
                 settings.conninfo, autocommit=True, cursor_factory=AsyncRawCursor, prepare_threshold=None
             )
-        link.timeout_s, link.due_s, link.shown = settings.timeout_s, due_s, settings.shown
-        link.adapters.register_dumper(list, ArrayDumper)
-        link.exchange = Exchange.of(link.pgconn)
-        if settings.prepare:
-            [(is_direct, backend)] = await link.perform(Statement(direct(settings), [link.info.backend_pid]))
-            if is_direct:
-                link.prepare_threshold, link.backend = 0, backend
-                if link.exchange is not None:
-                    link.exchange.prepares = True
+        await adrive(set_up(link, settings, due_s), link.perform)
         return link
 
     @property
@@ -147,6 +130,19 @@ class AsyncPostgresLink(AsyncBoundedConnection):
                     with failures_of(self.shown):
                         raise
                 tries += 1
+
+
+def set_up(link: PostgresLink | AsyncPostgresLink, settings: PostgresSettings, due_s: float | None) -> Script[None]:
+    """What comes after connecting: time-outs, types, and the session's settings if they reach us alone."""
+    link.timeout_s, link.due_s, link.shown = settings.timeout_s, due_s, settings.shown
+    link.adapters.register_dumper(list, ArrayDumper)
+    link.exchange = Exchange.of(link.pgconn)
+    if settings.prepare:
+        [(is_direct, backend)] = yield from do(Statement(direct(settings), [link.info.backend_pid]))
+        if is_direct:
+            link.prepare_threshold, link.backend = 0, backend
+            if link.exchange is not None:
+                link.exchange.prepares = True
 
 
 def rolled_back(error: BaseException, info: ConnectionInfo) -> bool:
