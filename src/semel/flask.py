@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import TypedDict, Unpack
+from typing import Unpack
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 from flask import Flask, got_request_exception, request
@@ -29,16 +29,15 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.http import HTTP_STATUS_CODES
 
 from semel.core.http import Headers
-from semel.core.policy import Policy
 from semel.core.rules import Rule
 from semel.errors import NotExecuted, OutcomeUnknown, StoreMisconfigured
 from semel.http import marks
 from semel.http.callers import FLASK_ORDER
 from semel.http.gate import Admitted, Refused
 from semel.http.marks import SAFE, UNMARKED, Mark, Marked, idempotency_exempt, idempotent, nearest_mark, see
+from semel.http.settings import HttpSettings
 from semel.http.werkzeug import marked_rules
 from semel.runtime.arguments import check_options
-from semel.runtime.listener import OnEvent
 from semel.runtime.operation import current_operation
 from semel.store import Store, TransactionSource
 from semel.wsgi.answers import wire_headers
@@ -48,17 +47,10 @@ from semel.wsgi.request import path_of
 __all__ = ["Idempotency", "Rule", "idempotency_exempt", "idempotent"]
 
 
-class FlaskSettings(TypedDict, total=False):
+class FlaskSettings(HttpSettings, total=False):
     """The options of `semel.wsgi.IdempotencyMiddleware`, which also has their defaults."""
 
-    policy: Policy
-    rules: Iterable[Rule]
     identify: Identify | None
-    publish: str | None
-    secret: bytes | str | None
-    on_event: OnEvent
-    quota_storage: str
-    waiters_max: int
     detached_max: int | None
 
 

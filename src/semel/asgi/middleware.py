@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from copy import copy
 from operator import itemgetter
-from typing import Any, Self, TypedDict
+from typing import Any, Self
 
 from semel.asgi.exchange import caller_of, serve
 from semel.asgi.routes import mark_in, marked_in, place_of
@@ -24,6 +24,7 @@ from semel.http.gate import Gate, Refused
 from semel.http.marks import SAFE, UNMARKED, Mark, Marked, see
 from semel.http.monitors import Monitored
 from semel.http.quota import DEFAULT_STORAGE, AsyncQuotas, counting
+from semel.http.settings import HttpSettings
 from semel.runtime.arguments import check_function, check_store
 from semel.runtime.drive import adrive
 from semel.runtime.host import WAITERS_MAX, AsyncHost
@@ -38,17 +39,10 @@ NAME, LOWER = itemgetter(0), bytes.lower
 logger = logging.getLogger("semel")
 
 
-class MiddlewareSettings(TypedDict, total=False):
+class MiddlewareSettings(HttpSettings, total=False):
     """The options of `IdempotencyMiddleware` besides the store, for helpers that pass them on. It has the defaults."""
 
-    policy: Policy
-    rules: Iterable[Rule]
     identify: Identify | None
-    publish: str | None
-    secret: bytes | str | None
-    on_event: OnEvent
-    quota_storage: str
-    waiters_max: int
 
 
 class IdempotencyMiddleware:
