@@ -7,9 +7,10 @@ from msgspec.structs import replace
 
 from semel.core.records import Key
 from semel.store import AttemptCounting, Inspectable, Store
-from semel.testing.calls import PURGE_ALL, RETENTION_MS, claim, granted
+from semel.testing.calls import claim, granted
 from semel.testing.clock import ManualClock
 from semel.testing.handles import Handles
+from semel.testing.samples import PURGE_ALL, RETENTION_MS
 
 
 class AttemptCounts(Handles):
