@@ -35,6 +35,8 @@ OTHERS = {
         "tests/transaction/test_transaction_schema.py",
         "tests/transaction/test_transaction_sealed.py",
         "tests/transaction/test_transaction_pipelines.py",
+        "tests/transaction/test_publish.py",
+        "tests/transaction/test_receive.py",
         "tests/flow/test_flow_sealed.py",
     ],
     "relay": ["tests/core/test_relay.py", "tests/outbox/test_relay_model.py"],

@@ -11,7 +11,7 @@ from typing import Any
 
 from semel import OutcomeUnknown, Policy
 from semel.connections.django import atomic
-from semel.transaction import TransactionStore
+from semel.transaction import TransactionStore, within
 from transaction.victims import configure
 
 POLICY = Policy(guarantee="exactly-once", required=True, result_max=1000)
@@ -51,6 +51,7 @@ def main(postgres: str, sqlite: str, alias: str) -> None:
         name, answer = body["name"], body["answer"]
         runs[name] = runs.get(name, 0) + 1
         write(name)
+        within(store.current()).publish(name, {"answer": answer})
         if answer == "raise":
             raise ArithmeticError("on purpose")
         if answer == "unknown" and runs[name] == 1:

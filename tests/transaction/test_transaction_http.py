@@ -26,10 +26,13 @@ from starlette.routing import Route
 import semel
 from semel import Policy
 from semel.asgi import IdempotencyMiddleware
+from semel.core.records import Lease
 from semel.flask import Idempotency
+from semel.runtime.operation import Operation
 from semel.testing.proxy import Fault, FaultProxy, ProxyExchange
 from semel.transaction import AsyncTransactionStore, TransactionStore
 from transaction.modes import Effect, effects, sqlalchemy_url
+from transaction.outbox import ids
 
 POLICY = Policy(guarantee="exactly-once", required=True, release_exceptions=(ConnectionError,))
 TESTS = Path(__file__).parents[1]
@@ -246,3 +249,7 @@ def test_django(alias: str, urls: Mapping[str, str]) -> None:
     if alias == "default":
         expected["deadlock"] = 1
     assert {answer: effects(url, f"django.{answer}") for answer in expected} == expected
+    published = {answer: len(ids(url, f"django.{answer}")) for answer in expected}
+    assert published == {answer: min(count, 1) for answer, count in expected.items()}
+    operation = Operation(Lease(semel.Key("shop", "POST /pay", "django.unknown"), "owner", 1, 0))
+    assert ids(url, "django.unknown") == [operation.next_message_id()]

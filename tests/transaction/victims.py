@@ -21,7 +21,7 @@ from semel.transaction import within
 from transaction.modes import DJANGO, MODES, Mode, django_databases
 
 RESULT = {"answer": 42}
-POINTS_MAX = 30
+POINTS_MAX = 100
 DRIVERS: tuple[Any, ...] = (
     psycopg.PsycopgDriver,
     psycopg.AsyncPsycopgDriver,
@@ -67,7 +67,7 @@ class Points:
 
 
 def operate(mode: Mode, url: str, key: str, points: Points) -> object:
-    """The operation, with points around the writing, and around the end of the transaction."""
+    """The operation, which also receives and publishes, with points around its effect and the transaction's end."""
     with mode.begin(url, "") as connection:
         points.here()
         with within(connection).operation(key, scope="operation") as op:
@@ -75,6 +75,9 @@ def operate(mode: Mode, url: str, key: str, points: Points) -> object:
                 return op.result
             mode.write(connection, key)
             points.here()
+            with within(connection).receive(key, handler="victim") as message:
+                assert not message.duplicate
+                within(connection).publish(key, RESULT)
             op.result = RESULT
         points.here()
     points.here()
@@ -89,6 +92,9 @@ async def aoperate(mode: Mode, url: str, key: str, points: Points) -> object:
                 return op.result
             await mode.write(connection, key)
             points.here()
+            async with within(connection).receive(key, handler="victim") as message:
+                assert not message.duplicate
+                await within(connection).publish(key, RESULT)
             op.result = RESULT
         points.here()
     points.here()
@@ -127,11 +133,11 @@ def configure(postgres: str, sqlite: str, **more: Any) -> None:
     django.setup()
 
 
-def main(postgres: str, sqlite: str) -> None:
+def main(postgres: str, sqlite: str, *names: str) -> None:
     configure(postgres, sqlite)
     urls = {"postgres": postgres, "sqlite": sqlite}
     killed: dict[Mode, list[str]] = {}
-    for mode in [*MODES, *DJANGO]:
+    for mode in (mode for mode in [*MODES, *DJANGO] if mode.name in names):
         for fatal in range(POINTS_MAX):
             key = f"{mode.name}.{fatal}"
             if not child(mode, urls[mode.database], [key], fatal):
