@@ -102,7 +102,7 @@ def take(outbox: Outbox, call: TakeMessages, now_ms: int) -> tuple[Outbox, tuple
 
 
 def _may_be_tried(entry: OutboxEntry, now_ms: int) -> bool:
-    """Nobody holds it, and its next try is due."""
+    """No relay holds it, and its next try is due."""
     return entry.lease_until_ms <= now_ms and entry.available_ms <= now_ms
 
 

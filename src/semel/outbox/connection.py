@@ -64,7 +64,7 @@ class SharedConnection(Generic[Connection]):
             self._heard_s = asyncio.get_running_loop().time()
         except TimeoutError:
             if connection is not None and connection is self._connection and self._heard_s <= began_s:
-                self.lose(connection)  # it answers nobody; otherwise only this exchange is stuck
+                self.lose(connection)  # it answers no exchange; otherwise only this one is stuck
             in_time = asyncio.get_running_loop().time() < began_s + self._timeout_ms / 1000
             why = "the connection was lost" if in_time else f"no confirmation within {self._timeout_ms} ms"
             raise BrokerUnavailable(f"{self.shown}: {why}") from None

@@ -78,7 +78,7 @@ class ServiceUrl:
         return "something secret (write %3F for a ? in the password)" if "@" in self.parts.query else repr(text[:80])
 
     def finish(self) -> None:
-        """Refuse options that nobody asked for: a misspelt safety option must not pass silently."""
+        """Refuse options that no part of semel reads: a misspelt safety option must not pass silently."""
         for name in self.options:
             close = get_close_matches(name, self._known, 1)
             hint = f"did you mean {close[0]}?" if close else f"it takes {', '.join(sorted(self._known)) or 'none'}"

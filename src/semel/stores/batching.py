@@ -1,7 +1,7 @@
 """The async coalescer: whatever waits while the previous batch is in flight goes out as one.
 
 There is no timer, so a lone caller is never delayed, and a busy store is asked in fewer, larger round trips. Callers
-stay independent: a failed batch is repeated one by one, and a caller that is cancelled takes nobody's call with it.
+stay independent: a failed batch is repeated one by one, and a caller that is cancelled takes no other call with it.
 
 A call has one deadline, however it goes out: its caller is told then that the store did not answer, and what is under
 way goes on. So the caller who gets a `StoreTimeout` for a claim has to give the claim back.
@@ -35,7 +35,7 @@ class Batcher(Generic[C, R]):
     """Collects calls for `send`, which takes a list and answers in the same order.
 
     `orphaned` is told of each call whose caller was cancelled after it was sent, with the reply or the failure, so
-    that what the store granted to nobody can be given back. Every call must be safe to repeat: that is what an owner
+    that a claim which was granted too late can be given back. Every call must be safe to repeat: that is what an owner
     is for.
 
     `timeout_s` bounds a call from when it is asked for until its caller is answered; `late` is what is said then.

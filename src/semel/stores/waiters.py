@@ -16,7 +16,7 @@ from semel.core.records import Acquired, Key
 
 
 def changed_key(call: Effect[Any], reply: object) -> Key | None:
-    """The key that a call took out of somebody's hands, or may have. Who only looked wakes nobody."""
+    """The key that a call took out of its owner's hands, or may have. A call that only looked wakes no waiter."""
     if isinstance(call, Claim):
         return call.key if isinstance(reply, Acquired) else None
     if isinstance(call, Renew):
@@ -73,7 +73,7 @@ class Change:
         self._timer: asyncio.Handle | None = None
 
     def set(self) -> None:
-        """Whoever changes something tidies up for who waits for it, and is the one that is not waited for."""
+        """The task that makes the change also removes what the waiter has registered, so the waiter need not."""
         self._happened = True
         self._end()
 
@@ -89,7 +89,7 @@ class Change:
         try:
             await self._sleeper
         finally:
-            if self._timer is not None:  # whoever waits was cancelled
+            if self._timer is not None:  # the waiter was cancelled
                 self._timer.cancel()
         return self._happened
 

@@ -35,7 +35,7 @@ class AsyncDjangoStore(AsyncFace):
         try:
             return await asyncio.shield(made)
         except asyncio.CancelledError:
-            if isinstance(call, Claim):  # the thread goes on, and nobody would know that the key is its own
+            if isinstance(call, Claim):  # the thread goes on, and its caller would not know that the key is its own
                 giving = asyncio.ensure_future(self._give_back(made, call))
                 self._giving_back.add(giving)
                 giving.add_done_callback(self._giving_back.discard)

@@ -130,7 +130,7 @@ class Lender:
 
 
 def _refuse_transactions_of_others(connection: Any) -> None:
-    """A record in somebody's transaction would be rolled back with the work, and unseen until the end of it."""
+    """A record in the application's transaction would be rolled back with the work, and unseen until the end of it."""
     if connection.in_atomic_block:
         if connection.atomic_blocks and connection.atomic_blocks[-1]._from_testcase:
             return

@@ -1,6 +1,6 @@
 """What the server may still carry out although its caller was told that it failed.
 
-A commit that waits for a synchronous standby is seen by nobody, and takes place when the standby is back. A server that
+No connection sees a commit that waits for a synchronous standby. It takes place when the standby is back. A server that
 stood still carries out what it finds in its sockets. Both have ended when the processes that were at work then, and the
 transactions that were open then, are gone.
 """

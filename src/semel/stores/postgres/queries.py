@@ -6,7 +6,7 @@ time of an injected clock, or NULL for the server's.
 
 Rows are looked up one key at a time (`at_key`) and changed where they were found (`ctid`). A plain join would leave the
 planner the choice to walk over the whole table instead, which it takes, and keeps, if the table was empty then.
-The price: a row that somebody changed in between is not found again, and the scripts ask once more.
+The price: a row that another caller changed in between is not found again, and the scripts ask once more.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ WHERE r.owner = c.owner"""
 
 
 def release(table: str) -> str:
-    """A first attempt that did nothing leaves nothing behind; after a take-over the key stays, in nobody's hands."""
+    """A first attempt that did nothing leaves nothing behind; after a take-over the key stays, without an owner."""
     return f"""
 WITH {durable_moment("$3")}, c AS MATERIALIZED (
     SELECT now_ms, c.*, found.ctid AS place

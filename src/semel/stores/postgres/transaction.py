@@ -75,7 +75,7 @@ class PostgresEngine:
             if found := _found(rows, key):
                 return found
             rows = yield from self._wait_for(key, given, WAIT_MS if wait_ms is None else max(1, wait_ms))
-            if not rows:  # somebody has the key, whom only a new statement sees
+            if not rows:  # another caller has the key, and only a new statement sees its record
                 rows = yield from self._ask(self._read, [digest])
         raise StoreUnavailable(f"{call.key} changed hands {ROUNDS_MAX} times while it was being claimed")
 

@@ -57,7 +57,7 @@ FROM moment LEFT JOIN inserted i ON true LEFT JOIN seen r ON true"""
 
 
 def insist(table: str) -> str:
-    """Insert, and wait for whoever is in the way; what is past retention is overwritten."""
+    """Insert, and wait for the transaction that is in the way; what is past retention is overwritten."""
     return f"""
 WITH {MOMENT}
 INSERT INTO {table} AS r {INTO} {VALUES} FROM moment

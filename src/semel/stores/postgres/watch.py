@@ -1,9 +1,9 @@
 """Waiting for a key that another process holds.
 
-NOTIFY takes a lock that all committing transactions share, so it is used only where somebody waits: who waits marks the
+NOTIFY takes a lock that all committing transactions share, so it is used only for keys with waiters: a waiter marks the
 row, and whatever ends the owner's hold on a marked row tells its digest. One connection for each process (or event
-loop) listens, only while somebody waits. Those who wait also look from time to time, because a pooler lets no
-notification through and a listening connection can be lost.
+loop) listens, only while there are waiters. They also look from time to time, because a pooler lets no notification
+through and a listening connection can be lost.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LOOK_FIRST_S, LOOK_LAST_S = 0.1, 0.5
 READY_S = 0.5
 """How long a first waiter waits for the listening connection before it goes on without."""
 IDLE_S = 1.0
-"""How long the listening connection stays when nobody waits."""
+"""How long the listening connection stays when there are no waiters."""
 LOST = (psycopg.Error, StoreError, OSError, TimeoutError)
 
 
@@ -54,7 +54,7 @@ class PostgresWatch:
         self._deaf = False  # behind a pooler nothing is heard
 
     def wait(self, key: Key, timeout_s: float, held: Callable[[], bool]) -> bool:
-        """Sleep until `held` says no or somebody says that it would. `held` also marks the row."""
+        """Sleep until `held` says no, or a notification says that it would. `held` also marks the row."""
         with self.waiters.registered(key) as changed:
             for pause_s in pauses_s(timeout_s):
                 self._listen()

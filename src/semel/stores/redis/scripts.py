@@ -135,7 +135,7 @@ class RedisScripts:
                 return page(None)
 
     def _shown(self, name: bytes, value: Any, filter: Filter, now_ms: int) -> Record | UnreadableRecord | None:
-        """What a page shows of one value. One that cannot be read is shown, too, and stops nobody."""
+        """What a page shows of one value. One that cannot be read is shown, too, and hides no other."""
         try:
             if isinstance(value, Exception):
                 raise self.ours(value)

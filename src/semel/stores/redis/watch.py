@@ -1,8 +1,8 @@
-"""Hearing of changes that other processes make: one connection listens for all who wait, and only while somebody does.
+"""Hears of changes that other processes make: one connection listens for all waiters, and only while there are any.
 
 A waiter registers, follows its record's channel until that is confirmed, reads the record, then sleeps: no change falls
 in between, and the next message is the change, so nothing is read again. What makes this doubtful, a later confirmation
-or a lost connection, wakes those who wait to read once more, and a slow poll covers the rest.
+or a lost connection, wakes the waiters to read once more, and a slow poll covers the rest.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from semel.stores.waiters import AsyncWaiters, Waiters
 POLL_S = 0.25
 """How often a waiter looks by itself."""
 LINGER_S = 1.0
-"""How long the connection stays when nobody waits."""
+"""How long the connection stays when there are no waiters."""
 NEVER_LOOKED = -1
 """In place of a number of doubts."""
 CONNECT_S = 5.0

@@ -1,4 +1,4 @@
-"""What an engine must be able to do inside of somebody's transaction: claim a key there, finish its record, and add a
+"""What an engine must be able to do inside of a transaction of yours: claim a key there, finish its record, and add a
 message to the outbox.
 """
 
@@ -16,7 +16,7 @@ from semel.stores.sql.errors import RetryTransaction
 from semel.stores.sql.statements import Script
 
 LEASE_MS = 1
-"""Nobody sees the lease of a record that is not committed. Who commits too early makes the outcome unknown, at once."""
+"""No caller sees the lease of a record that is not committed. A commit that is too early makes the outcome unknown."""
 ROUNDS_MAX = 20
 """How often a key that changes hands in the same moment is claimed again."""
 RETRY_AFTER_S = 1.0

@@ -104,7 +104,7 @@ def retry_of(error: BaseException) -> RetryTransaction | None:
             "again"
         )
     if number == LOCK_WAIT_TIMEOUT:
-        # We do not roll back ourselves: whoever goes on would then commit the second half without the first.
+        # We do not roll back ourselves: code that goes on would then commit the second half without the first.
         return RetryTransaction(
             f"another transaction kept its locks for longer than innodb_lock_wait_timeout (1205: {text}): roll back, "
             "and run all of it again. MariaDB has undone the last statement only: a COMMIT now would keep the rest of "

@@ -98,7 +98,7 @@ def _shown(tenant: Any, scope: Any, name: Any) -> str:
 
 
 def checked(record: Record, key: Key) -> Record:
-    """The record that was found by the digest of `key`: nobody is ever shown another key's."""
+    """The record that was found by the digest of `key`: no caller is ever shown another key's."""
     if record.key != key:
         raise RecordUnreadable(f"the record of {record.key} has the digest of {key}: use another name for one of them")
     return record

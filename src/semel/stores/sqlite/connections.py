@@ -41,7 +41,7 @@ PRAGMAS: dict[Purpose, tuple[str, ...]] = {
     "at once": ("wal_autocheckpoint = 0",),
 }
 PAGE = 4096
-"""What SQLite's pages have, unless somebody else made the file."""
+"""What SQLite's pages have, unless another program made the file."""
 IDLE_MAX = 8
 """How many connections stay open per purpose; more are opened when more threads read at once, and closed after use."""
 FORK_WAIT_S = 10.0
@@ -212,7 +212,7 @@ def _after_fork_in_parent() -> None:
 
 def _after_fork_in_child() -> None:
     for connections in _all:
-        connections.frozen = True  # for ever: so that nobody takes the parent's for its own, whoever has forked
+        connections.frozen = True  # for ever: no thread may take the parent's for its own
     _all.clear()  # their locks may be held by threads that do not exist here; `PerProcess` makes new ones
     creating.release()
     _registry.release()

@@ -176,7 +176,7 @@ def begin(connection: sqlite3.Connection, settings: SqliteSettings, due_s: float
 
 
 def begin_now(connection: sqlite3.Connection) -> bool:
-    """Begin a transaction that writes, unless somebody else is writing."""
+    """Begin a transaction that writes, unless another connection is writing."""
     try:
         connection.execute("BEGIN IMMEDIATE")
     except sqlite3.OperationalError as error:
@@ -192,7 +192,7 @@ def set_up(connection: sqlite3.Connection, settings: SqliteSettings) -> list[int
     applied: list[int] = []
     patiently(settings, lambda: _use_wal(connection, settings.path))
     if patiently(settings, lambda: drive(schema.is_behind(), run)):
-        begin(connection, settings)  # whoever comes second waits here, and finds nothing to do
+        begin(connection, settings)  # the second process waits here, and finds nothing to do
         applied = drive(apply(schema.MIGRATIONS), run)
         connection.execute("COMMIT")
     drive(check(schema.MIGRATIONS, settings.path), run)

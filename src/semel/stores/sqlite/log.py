@@ -1,9 +1,9 @@
-"""The way of the write-ahead log back into the file: in a thread of its own, beside whoever writes.
+"""The way of the write-ahead log back into the file: in a thread of its own, beside the writer.
 
-Before version 3.51.3, SQLite loses a transaction that makes the log begin anew while somebody else brings it back (see
-https://sqlite.org/wal.html#walresetbug). A reader keeps that from happening: if it looks at the log, nobody can begin
-it anew; if it need not, because all of it was in the file, nobody can bring anything back. So there is always one while
-we do. To bring back all of it we hold the write lock instead, so that nobody writes.
+Before version 3.51.3, SQLite loses a transaction that makes the log begin anew while another connection brings it back
+(see https://sqlite.org/wal.html#walresetbug). A reader keeps that from happening: if it looks at the log, no writer can
+begin it anew; if it need not, because all of it was in the file, there is nothing to bring back. So there is always one
+while we do. To bring back all of it we hold the write lock instead, so that no connection writes.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ BRING_BACK = "PRAGMA wal_checkpoint(PASSIVE)"
 CALLS_MAX = 2048
 """After so many calls (see `weight`), what they have written is brought back."""
 BEHIND_MAX = 4 * CALLS_MAX
-"""When there were so many meanwhile, whoever writes has to wait for the disk."""
+"""When there were so many meanwhile, the writer has to wait for the disk."""
 PAGES_MAX = 8192
-"""When the log has so many pages it has to begin anew, for which everybody waits."""
+"""When the log has so many pages it has to begin anew, for which all callers wait."""
 
 
 class Log:
@@ -31,7 +31,7 @@ class Log:
         self._calls = connections.log_pages()  # a page is about a call
         self._thread: threading.Thread | None = None
         self.too_long = False
-        """All of it has to be brought back, by whoever writes next and may wait."""
+        """All of it has to be brought back, by the next writer that may wait."""
 
     def add(self, calls: int) -> None:
         self._calls += calls
@@ -52,7 +52,7 @@ class Log:
             thread.join()
 
     def bring_back_all(self) -> None:
-        """Who calls this has the write lock, and must let it go without having written: the next one begins anew."""
+        """The caller has the write lock, and must let it go without having written: the next writer begins anew."""
         self.too_long = False
         with suppress(StoreError), self._connections.lend("log", beside=True) as connection:
             connection.execute(BRING_BACK)
@@ -61,7 +61,7 @@ class Log:
         return self._thread is not None and self._thread.is_alive()
 
     def _bring_back(self) -> None:
-        with suppress(StoreError), self._connections.lend("pin") as reader:  # a disk that is full tells who writes
+        with suppress(StoreError), self._connections.lend("pin") as reader:  # a disk that is full tells the writer
             reader.execute("BEGIN")
             reader.execute("SELECT 1 FROM sqlite_master").fetchone()
             with self._connections.lend("log", beside=True) as connection:

@@ -1,9 +1,9 @@
 """Claim, complete and add a message inside of an SQLite transaction.
 
-A claim begins with a write: it waits for its turn there, and whoever was first has committed or rolled back by then.
-That write also looks at the version of the schema, each time: nothing about a connection of yours tells that it was
-looked at before.
-A savepoint is the mark of the transaction: it is gone when somebody ends the transaction inside of the block.
+A claim begins with a write: it waits for its turn there, and by then the transaction before it has committed or rolled
+back. That write also looks at the version of the schema, each time: nothing about a connection of yours tells that it
+was looked at before.
+A savepoint is the mark of the transaction: it is gone when the block ends the transaction.
 """
 
 from __future__ import annotations
