@@ -20,7 +20,7 @@ from typing import ClassVar, Self, TypedDict
 
 import psutil
 
-START_SECONDS = 30
+START_SECONDS = 90  # RabbitMQ takes five on an idle machine
 STOP_SECONDS = 10
 
 # A server dies with the *thread* that started it (see `_die_with_us`): this one lives as long as we do.

@@ -32,16 +32,20 @@ class Rabbitmq:
 
 
 class RabbitmqServer(Server, Rabbitmq):
-    """Up after four seconds. A restart finds durable queues with the messages that it had confirmed."""
+    """Up after four seconds. A restart finds durable queues with the messages that it had confirmed.
 
-    def __init__(self) -> None:
+    `settings` are lines of its configuration.
+    """
+
+    def __init__(self, *settings: str) -> None:
+        self._settings = settings
         self._program = binaries.require("rabbitmq")
         Server.__init__(self)
         self._node_port, self._epmd_port = free_port(), free_port()
         Rabbitmq.__init__(self, f"amqp://guest:guest@127.0.0.1:{self.port}/")
 
     def prepare(self) -> None:
-        (self.folder / "rabbitmq.conf").write_text(CONFIGURATION.format(port=self.port))
+        (self.folder / "rabbitmq.conf").write_text(CONFIGURATION.format(port=self.port) + "\n".join(self._settings))
         (self.folder / "plugins").write_text("[].\n")
 
     def command(self) -> Sequence[str | Path]:

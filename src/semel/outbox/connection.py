@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Generic, TypeVar
 
-from semel.errors import BrokerUnavailable, Misuse
+from semel.errors import BrokerMisconfigured, BrokerUnavailable, Misuse
 from semel.runtime.url import ServiceUrl
 
 Connection = TypeVar("Connection")
@@ -81,12 +81,16 @@ class SharedConnection(Generic[Connection]):
         """Give up this connection, for every task that waits for a reply on it."""
         if self._connection is connection:
             self._connection = None
-            self._farewells.add(task := asyncio.ensure_future(self._say_goodbye(connection)))
-            task.add_done_callback(self._farewells.discard)
+            self.dismiss(connection)
         now_s = asyncio.get_running_loop().time()
         for limit, used in self._uses.items():
             if used is connection and not limit.expired():
                 limit.reschedule(now_s)
+
+    def dismiss(self, connection: Connection) -> None:
+        """Close a connection in the background: a broker that stands still would take its time."""
+        self._farewells.add(task := asyncio.ensure_future(self._say_goodbye(connection)))
+        task.add_done_callback(self._farewells.discard)
 
     async def close(self) -> None:
         self._closed = True
@@ -126,6 +130,12 @@ class SharedConnection(Generic[Connection]):
         with contextlib.suppress(Exception):
             async with asyncio.timeout(CLOSE_S):
                 await self._disconnect(connection)
+
+
+def check_trust(shown: str, error: BaseException) -> None:
+    """Client libraries wrap the error of a certificate that is not trusted in errors of their own."""
+    if "CERTIFICATE_VERIFY_FAILED" in f"{error} {error!r}":
+        raise BrokerMisconfigured(f"{shown}: {error}: name the certificates to trust with ?ca_file=") from error
 
 
 def take_timeout(url: ServiceUrl) -> int:

@@ -16,7 +16,7 @@ from nats.aio.msg import Msg
 
 from semel.core.messages import Message
 from semel.errors import BrokerMisconfigured, BrokerUnavailable, NotPublished, Poison
-from semel.outbox.connection import TIMEOUT_MS, SharedConnection, take_timeout
+from semel.outbox.connection import TIMEOUT_MS, SharedConnection, check_trust, take_timeout
 from semel.outbox.headers import pack_headers
 from semel.outbox.publisher import BrokerUrl
 
@@ -172,14 +172,15 @@ class NatsPublisher:
 
     async def _connect(self) -> Session:
         shown, session = self._shared.shown, Session()
-        client = session.client
+        client, failures = session.client, list[Exception]()
 
         async def give_up() -> None:
             """nats-py leaves those who wait for a reply waiting."""
             self._shared.lose(session)
 
-        async def keep_quiet(error: Exception) -> None:
+        async def keep(error: Exception) -> None:
             """What fails is reported by the publish that it fails for."""
+            failures[:] = [error]
 
         try:
             await client.connect(
@@ -190,17 +191,17 @@ class NatsPublisher:
                 connect_timeout=max(1, round(self._timeout_s)),
                 pending_size=BUFFER_MAX,
                 disconnected_cb=give_up,
-                error_cb=keep_quiet,
+                error_cb=keep,
                 **self._options,
             )
             await session.listen()
-        except ssl.SSLCertVerificationError as error:
-            raise BrokerMisconfigured(f"{shown}: {error}: name the certificates to trust with ?ca_file=") from error
         except (nats.errors.Error, OSError) as error:
-            await client.close()
+            self._shared.dismiss(session)
+            for each in (*failures, error):
+                check_trust(shown, each)
             if "authorization" in str(error).lower():  # nats-py has no class for it
                 raise BrokerMisconfigured(f"{shown} refuses the login: check user and password: {error}") from error
-            raise BrokerUnavailable(f"{shown} cannot be reached: {error!r}") from error
+            raise BrokerUnavailable(f"{shown} cannot be reached: {(failures or [error])[0]!r}") from error
         return session
 
     async def _disconnect(self, session: Session) -> None:

@@ -16,7 +16,7 @@ from aiormq.exceptions import ChannelAccessRefused, ConnectionNotAllowed
 
 from semel.core.messages import Message
 from semel.errors import BrokerMisconfigured, BrokerUnavailable, NotPublished, Poison
-from semel.outbox.connection import TIMEOUT_MS, SharedConnection, take_timeout
+from semel.outbox.connection import TIMEOUT_MS, SharedConnection, check_trust, take_timeout
 from semel.outbox.headers import pack_headers
 from semel.outbox.publisher import BrokerUrl
 
@@ -138,9 +138,8 @@ class RabbitmqPublisher:
             raise BrokerMisconfigured(
                 f"{shown} refuses the virtual host: check its name, and what the user may do there: {error}"
             ) from error
-        except ssl.SSLCertVerificationError as error:
-            raise BrokerMisconfigured(f"{shown}: {error}: name the certificates to trust with ?ca_file=") from error
         except (exceptions.AMQPError, OSError) as error:
+            check_trust(shown, error)
             raise BrokerUnavailable(f"{shown} cannot be reached: {error!r}") from error
         try:
             channel = connection.channel(publisher_confirms=True, on_return_raises=True)

@@ -13,7 +13,7 @@ from redis.backoff import NoBackoff
 
 from semel.core.messages import Message
 from semel.errors import BrokerMisconfigured, BrokerUnavailable, NotPublished, Poison, SemelError
-from semel.outbox.connection import TIMEOUT_MS, SharedConnection, take_timeout
+from semel.outbox.connection import TIMEOUT_MS, SharedConnection, check_trust, take_timeout
 from semel.outbox.headers import pack_headers
 from semel.outbox.publisher import BrokerUrl
 
@@ -168,8 +168,9 @@ class RedisPublisher:
         )
         try:
             self._check(await client.info())
-        except BaseException:
+        except BaseException as error:
             await client.aclose()
+            check_trust(self._shared.shown, error)
             raise
         return client
 
