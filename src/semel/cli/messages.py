@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import click
 
-from semel.cli.options import COUNT_MAX, OpenedStore, duration, option
-from semel.cli.order import LATEST_MS, SCAN_MAX, Order
+from semel.cli.options import OpenedStore, duration, option
+from semel.cli.order import LATEST_MS, Order, sort_options
 from semel.cli.output import duration as shown_duration
 from semel.cli.output import moment, preview
 from semel.codecs.terminal import visible
@@ -119,19 +119,7 @@ def message_filter(
 
 
 def message_order_options(command: F) -> F:
-    given: tuple[Callable[[F], F], ...] = (
-        option("--sort", type=click.Choice(list(FIELDS)), help="Sort by this, the earliest or least first."),
-        option("--reverse", is_flag=True, help="With --sort: the latest or greatest first."),
-        option(
-            "--scan-max",
-            type=click.IntRange(1, COUNT_MAX),
-            help=f"With --sort: read and sort at most N messages, {SCAN_MAX} by default.",
-            metavar="N",
-        ),
-    )
-    for each in reversed(given):
-        command = each(command)
-    return command
+    return sort_options(FIELDS, "messages")(command)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
@@ -47,20 +47,29 @@ class RecordList:
     scanned_all: bool = True
 
 
-def order_options(command: F) -> F:
+def sort_options(fields: Iterable[str], things: str) -> Callable[[F], F]:
+    """--sort by one of `fields`, --reverse and --scan-max, for a list of these things; `order_of` reads them."""
     given: tuple[Callable[[F], F], ...] = (
-        option("--sort", type=click.Choice(list(FIELDS)), help="Sort by this, the earliest or least first."),
+        option("--sort", type=click.Choice(list(fields)), help="Sort by this, the earliest or least first."),
         option("--reverse", is_flag=True, help="With --sort: the latest or greatest first."),
         option(
             "--scan-max",
             type=click.IntRange(1, COUNT_MAX),
-            help=f"With --sort: read and sort at most N records, {SCAN_MAX} by default.",
+            help=f"With --sort: read and sort at most N {things}, {SCAN_MAX} by default.",
             metavar="N",
         ),
     )
-    for each in reversed(given):
-        command = each(command)
-    return command
+
+    def add(command: F) -> F:
+        for each in reversed(given):
+            command = each(command)
+        return command
+
+    return add
+
+
+def order_options(command: F) -> F:
+    return sort_options(FIELDS, "records")(command)
 
 
 def order_of(sort: str | None, reverse: bool, scan_max: int | None) -> Order | None:

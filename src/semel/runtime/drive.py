@@ -31,7 +31,7 @@ def drive(plan: Plan[T], perform: Callable[[Effect[Any]], Any]) -> T:
 
 
 async def adrive(plan: Plan[T], perform: Callable[[Effect[Any]], Awaitable[Any]]) -> T:
-    """The same for coroutines."""
+    """The same with `await`, line by line: a plan cannot drive plans."""
     try:
         step: Callable[[Any], Effect[Any]] = plan.send
         given: Any = None

@@ -72,7 +72,7 @@ async def aassert_idempotent(
     header: str = "Idempotency-Key",
     new_key: Callable[[], str] = lambda: str(uuid4()),
 ) -> None:
-    """The same for `httpx.AsyncClient` and Django's `AsyncClient`."""
+    """The same, line by line but for `await`, for `httpx.AsyncClient` and Django's `AsyncClient`."""
     if not is_async(client):
         raise TypeError(f"a {type(client).__name__} blocks: ask it with assert_idempotent(client, …), without await")
     request = _request(method, url, json, content, headers, changed, header, new_key, other_identity)

@@ -74,7 +74,7 @@ class RequestTransaction(RequestPlans[C]):
 
 
 class AsyncRequestTransaction(RequestPlans[C]):
-    """The same for the task that runs the request."""
+    """The same for the task that runs the request. It differs by `await` only: what is decided is in `RequestPlans`."""
 
     async def claim(
         self, key: Key, fingerprint: str, *, owner: str, lease_ms: int, retention_ms: int, takeover: bool

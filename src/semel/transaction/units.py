@@ -99,7 +99,7 @@ class Unit(Generic[C]):
 
 
 class AsyncUnit(Generic[C]):
-    """For tasks."""
+    """For tasks: the same with `await`, line by line."""
 
     def __init__(self, begin: Callable[[], AbstractAsyncContextManager[C]], schema: str) -> None:
         self._begin = begin
