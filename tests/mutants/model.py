@@ -124,8 +124,18 @@ FAULTS = [
         "replace(_finished(old, call.result, call.retention_ms, now_ms), owner=NOBODY)",
         "_finished(old, call.result, call.retention_ms, now_ms)",
     ),
-    Fault("complete does not restart the retention", MODEL, "        expires_ms=now_ms + retention_ms,\n", ""),
-    Fault("complete does not end the lease", MODEL, "        lease_until_ms=now_ms,\n", ""),
+    Fault(
+        "complete does not restart the retention",
+        MODEL,
+        "expires_ms=now_ms + retention_ms,",
+        "expires_ms=record.expires_ms,",
+    ),
+    Fault(
+        "complete does not end the lease",
+        MODEL,
+        "        lease_until_ms=now_ms,\n",
+        "        lease_until_ms=record.lease_until_ms,\n",
+    ),
     Fault("complete has no time", MODEL, "        completed_ms=now_ms,\n", ""),
     Fault(
         "a failure is stored as a success", RECORDS, "State.SUCCEEDED if self.ok else State.FAILED", "State.SUCCEEDED"
@@ -194,9 +204,7 @@ FAULTS = [
         "refuse_ms=0",
     ),
     Fault("nobody is ever woken", MEMORY, "            self._wake(key)\n", "            pass\n"),
-    Fault(
-        "nobody is woken when a key is freed", MEMORY, "(new is None or new.owner", "(new is not None and (new.owner"
-    ),
+    Fault("nobody is woken when a key is freed", MEMORY, "(new is None or new.owner", "new is not None and (new.owner"),
     Fault("nobody is woken by a result", MEMORY, " or new.state is not old.state", ""),
     Fault("counts include what is past retention", MEMORY, " if not record.past_retention(now_ms)\n", "\n"),
     Fault("a page repeats its last record", MEMORY, "> sort_key(after)", ">= sort_key(after)"),
