@@ -1,6 +1,6 @@
 """The functions, for threads and (with an `a` in front) for tasks.
 
-The pairs stay side by side: the logic is in the plans of `rows` and `events`, and each function spells out its arguments.
+The twins stay side by side: the logic is in the plans of `rows` and `events`, and what is left are the arguments.
 
 `table` is the name of a table, plain or `schema.name`, or a `Table` of SQLAlchemy's. Names are checked, values bound.
 """
