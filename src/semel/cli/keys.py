@@ -13,15 +13,12 @@ from semel.cli.options import (
     OpenedStore,
     filter_of,
     filter_options,
-    form_of,
     json_option,
-    limit_option,
-    lines_option,
     names_option,
     option,
     store_option,
 )
-from semel.cli.order import first_of, order_of, order_options
+from semel.cli.order import Listing, first_of, list_options
 from semel.cli.output import answer, print_json, print_records, summary
 from semel.cli.scan import RecordScan
 from semel.cli.selection import find_record, key_arguments
@@ -47,11 +44,7 @@ def keys() -> None:
 @keys.command("list")
 @store_option
 @filter_options
-@limit_option(100, "Show at most N records.")
-@order_options
-@names_option
-@json_option
-@lines_option
+@list_options
 def list_(
     store: OpenedStore,
     state: StateFilter | None,
@@ -59,13 +52,7 @@ def list_(
     scope: str | None,
     prefix: str,
     older_than: timedelta,
-    limit: int,
-    sort: str | None,
-    reverse: bool,
-    scan_max: int | None,
-    names: bool,
-    json: bool,
-    json_lines: bool,
+    listing: Listing,
 ) -> None:
     """List records that are not past retention.
 
@@ -79,10 +66,9 @@ def list_(
       semel keys list --tenant shop --scope 'POST /payments' --names
       semel keys list --state failed --json
     """
-    form, order = form_of(json, json_lines), order_of(sort, reverse, scan_max)
     scan = RecordScan(store.inspectable)
     records = scan.records(filter_of(state, tenant, scope, prefix, older_than))
-    print_records(first_of(records, limit, order, scan), scan, names=names, form=form)
+    print_records(first_of(records, listing.limit, listing.order, scan), scan, names=listing.names, form=listing.form)
 
 
 @keys.command()

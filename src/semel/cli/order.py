@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import wraps
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 from msgspec.structs import replace
 
-from semel.cli.options import COUNT_MAX, option
+from semel.cli.options import (
+    COUNT_MAX,
+    Form,
+    form_of,
+    json_option,
+    limit_option,
+    lines_option,
+    names_option,
+    option,
+)
 from semel.cli.scan import RecordScan
 from semel.core.records import Record
 from semel.store import seen_as
@@ -78,6 +88,41 @@ def order_of(sort: str | None, reverse: bool, scan_max: int | None) -> Order | N
     if reverse or scan_max is not None:
         raise click.UsageError("--reverse and --scan-max say how to sort: add --sort.")
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """How many records a command lists, in which order and form, and whether with the names of keys."""
+
+    limit: int
+    order: Order | None
+    names: bool
+    form: Form
+
+
+def list_options(command: F) -> F:
+    """The options of commands that list records, which take them as one `listing`."""
+
+    @wraps(command)
+    def take_listing(
+        *args: Any,
+        limit: int,
+        sort: str | None,
+        reverse: bool,
+        scan_max: int | None,
+        names: bool,
+        json: bool,
+        json_lines: bool,
+        **options: Any,
+    ) -> Any:
+        form, order = form_of(json, json_lines), order_of(sort, reverse, scan_max)
+        return command(*args, listing=Listing(limit, order, names, form), **options)
+
+    made = cast(F, take_listing)
+    limited: Callable[[F], F] = limit_option(100, "Show at most N records.")
+    for each in (lines_option, json_option, names_option, order_options, limited):
+        made = each(made)
+    return made
 
 
 def first_of(records: Iterator[Record], limit: int, order: Order | None, scan: RecordScan) -> RecordList:

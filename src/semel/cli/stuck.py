@@ -11,15 +11,10 @@ from semel.cli.expiry import warn_of_near_end
 from semel.cli.options import (
     OpenedStore,
     duration,
-    form_of,
-    json_option,
-    limit_option,
-    lines_option,
-    names_option,
     option,
     store_option,
 )
-from semel.cli.order import first_of, order_of, order_options
+from semel.cli.order import Listing, first_of, list_options
 from semel.cli.output import print_records, seconds
 from semel.cli.scan import RecordScan
 from semel.store import Filter
@@ -36,11 +31,7 @@ from semel.store import Filter
     default="10m",
     help="Leases held for longer than this are shown, too.",
 )
-@limit_option(100, "Show at most N records.")
-@order_options
-@names_option
-@json_option
-@lines_option
+@list_options
 @click.pass_context
 def stuck(
     ctx: click.Context,
@@ -48,13 +39,7 @@ def stuck(
     tenant: str | None,
     scope: str | None,
     older_than: timedelta,
-    limit: int,
-    sort: str | None,
-    reverse: bool,
-    scan_max: int | None,
-    names: bool,
-    json: bool,
-    json_lines: bool,
+    listing: Listing,
 ) -> None:
     """Find unknown outcomes, and leases that are held for too long.
 
@@ -69,13 +54,12 @@ def stuck(
       semel stuck --older-than 1h --tenant shop --json
       semel stuck --limit 100000 --json-lines > unknown.jsonl
     """
-    form, order = form_of(json, json_lines), order_of(sort, reverse, scan_max)
     held_ms = round(older_than.total_seconds() * 1000)
     asked = (Filter("unknown", tenant, scope), Filter("in_progress", tenant, scope, older_than_ms=held_ms))
     scan = RecordScan(store.inspectable)
-    found = first_of(chain.from_iterable(map(scan.records, asked)), limit, order, scan)
-    if found.records or scan.count or form != "table":
-        print_records(found, scan, names=names, form=form)
+    found = first_of(chain.from_iterable(map(scan.records, asked)), listing.limit, listing.order, scan)
+    if found.records or scan.count or listing.form != "table":
+        print_records(found, scan, names=listing.names, form=listing.form)
     else:
         click.echo(f"No outcome is unknown, and no lease is held for more than {seconds(older_than)}.")
     warn_of_near_end(found.records, scan.now_ms)
