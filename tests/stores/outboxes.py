@@ -112,6 +112,7 @@ class PostgresPlace(Place):
     def __init__(self, url: str) -> None:
         self.url = url
         make_tables(url)
+        self.sql("DELETE FROM semel_outbox")  # the database is shared
 
     @contextmanager
     def connected(self) -> Iterator[Execute]:

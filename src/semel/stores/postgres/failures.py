@@ -11,7 +11,10 @@ from psycopg.errors import ConnectionTimeout
 from semel.errors import StoreMisconfigured, StoreTimeout, StoreUnavailable
 from semel.stores.sql.migrations import HOW_TO_MIGRATE
 
-GRANTS = "this user needs SELECT, INSERT, UPDATE, DELETE on semel_records and SELECT on semel_schema"
+GRANTS = (
+    "this user needs SELECT, INSERT, UPDATE, DELETE on semel_records and SELECT on semel_schema; and, for a relay, "
+    "SELECT, UPDATE, DELETE on semel_outbox"
+)
 READ_ONLY = "a standby, or read-only for this user: name the primary, or add target_session_attrs=read-write to the URL"
 POOLED = "something between here and the server changes connections: add prepare=false to the URL"
 STATEMENT_POOLING = "statement pooling mode"  # how PgBouncer says it, with the code of any broken protocol

@@ -10,9 +10,9 @@ import asyncio
 import time
 from contextlib import suppress
 
-from semel.stores.postgres.outbox import CHANNEL
 from semel.stores.postgres.sessions import AsyncPostgresLink
 from semel.stores.postgres.settings import PostgresSettings
+from semel.stores.postgres.transaction_queries import CHANNEL
 from semel.stores.postgres.watch import LOST
 
 GATHER_S = 0.005

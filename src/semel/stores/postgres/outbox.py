@@ -30,6 +30,7 @@ from semel.core.outbox import (
 )
 from semel.stores.postgres.queries import durable_moment, moment
 from semel.stores.postgres.schema import quoted
+from semel.stores.postgres.transaction_queries import OUTBOX
 from semel.stores.sql.messages import (
     BLOCKING,
     CODES,
@@ -47,9 +48,6 @@ from semel.stores.sql.messages import (
 )
 from semel.stores.sql.statements import Rows, Script, Statement
 
-TABLE = "semel_outbox"
-CHANNEL = "semel_outbox"
-"""Whoever adds a message notifies it, once in each transaction."""
 WINDOW, WIDER, WINDOW_MAX = 2, 4, 16_000
 """How many candidates are looked at for each message that is wanted, and by how much that grows."""
 MESSAGE = ", ".join(f"o.{column}" for column in COLUMNS)
@@ -58,7 +56,8 @@ AND o.available_ms <= (SELECT now_ms FROM moment)"
 
 
 def take(table: str) -> str:
-    """$1 owner, $2 how many, $3 of how many candidates, $4 lease, $5 by key, $6 whether dead ones block, $7 the time.
+    """$1 owner, $2 how many, $3 of how many candidates, $4 lease, $5 by key, $6 whether dead ones block, $7 the time,
+    $8 how many candidates to lock.
 
     `CASE` keeps the planner from making a join of what is asked for each row: it would read all rows first.
     """
@@ -76,14 +75,14 @@ WITH {moment("$7")}, candidates AS MATERIALIZED (
 ), locked AS MATERIALIZED (
     SELECT o.sequence FROM {table} o
     WHERE o.sequence = ANY (ARRAY(SELECT sequence FROM candidates)) AND {DUE}
-    ORDER BY o.sequence LIMIT $2::bigint FOR UPDATE SKIP LOCKED
+    ORDER BY o.sequence LIMIT $8::bigint FOR UPDATE SKIP LOCKED
 ), whole AS MATERIALIZED (
     SELECT sequence FROM (
         SELECT sequence, bool_and(sequence IN (SELECT sequence FROM locked)) OVER (
             PARTITION BY aggregateid, CASE WHEN NOT $5::boolean OR aggregateid IS NULL THEN sequence END
             ORDER BY sequence
         ) AS ours FROM candidates
-    ) AS judged WHERE ours
+    ) AS judged WHERE ours ORDER BY sequence LIMIT $2::bigint
 ), taken AS (
     UPDATE {table} AS o SET owner = $1::text, lease_until_ms = (SELECT now_ms FROM moment) + $4::bigint
     WHERE o.sequence = ANY (ARRAY(SELECT sequence FROM whole)) AND o.state = {WAITING}
@@ -145,7 +144,7 @@ class PostgresOutbox:
     """The scripts for the table in one PostgreSQL schema; "" is wherever the search path finds it."""
 
     def __init__(self, schema: str = "") -> None:
-        table = f"{quoted(schema)}.{TABLE}" if schema else TABLE
+        table = f"{quoted(schema)}.{OUTBOX}" if schema else OUTBOX
         self._table = table
         self._take, self._settle, self._purge = take(table), settle(table), purge(table)
         self._counts, self._redrive, self._discard = counts(table), redrive(table), discard(table)
@@ -170,16 +169,16 @@ class PostgresOutbox:
                 raise TypeError(f"an outbox does not answer {type(other).__name__}")
 
     def _taking(self, call: TakeMessages, now_ms: int | None) -> Script[tuple[Taken, ...]]:
-        window = WINDOW * call.count
+        window, locks = WINDOW * call.count, call.count
         rows: Rows = ()
         while not rows:
-            rest = [call.lease_ms, call.by_key, call.dead_block, now_ms]
-            found = yield from do(Statement(self._take, [call.owner, call.count, window, *rest]))
+            given = [call.owner, call.count, window, call.lease_ms, call.by_key, call.dead_block, now_ms, locks]
+            found = yield from do(Statement(self._take, given))
             candidates = found[0][0]
             rows = [row[1:] for row in found if row[1] is not None]
             if candidates < window or window >= WINDOW_MAX:
                 break
-            window = min(WIDER * window, WINDOW_MAX)
+            window = locks = min(WIDER * window, WINDOW_MAX)
         taken, back = to_taken(rows, by_key=call.by_key)
         yield from self._settling(call.owner, back, now_ms)
         return taken

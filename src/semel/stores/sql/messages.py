@@ -10,6 +10,7 @@ import msgspec
 
 from semel.core.messages import Message
 from semel.core.outbox import MessageState, OutboxEntry, OutboxPage, SettleMessages, Taken, UnreadableMessage
+from semel.stores.sql.headers import headers_from
 
 COLUMNS = (
     "sequence",
@@ -38,7 +39,6 @@ LOOK_AGAIN_MS = 60_000
 """A waiting message that cannot be read is looked at again after this: perhaps by a version that knows more."""
 KEPT_MS = -1
 """In place of a delay: the time of the next try stays as it is."""
-_headers = msgspec.json.Decoder(dict[str, str])
 
 
 class SettledRow(msgspec.Struct, frozen=True):
@@ -74,7 +74,7 @@ def to_entry(row: Sequence[Any]) -> OutboxEntry | UnreadableMessage:
             raise TypeError("a column holds text where there should be a number")
         if not isinstance(payload, (bytes, bytearray, memoryview)):
             raise TypeError(f"payload is {type(payload).__name__}, not bytes")
-        carried = MappingProxyType(_headers.decode(headers))
+        carried = MappingProxyType(headers_from(headers))
         message = Message(id, topic, bytes(payload), content_type, key, carried, attempt)
         return OutboxEntry(
             sequence, message, STATES[code], created_ms, available_ms, lease_until_ms, settled_ms, error, owner
