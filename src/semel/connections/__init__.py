@@ -88,6 +88,18 @@ class AsyncConnection(Protocol):
     def close(self) -> Awaitable[object]: ...
 
 
+class DjangoProxy(Protocol):
+    """`django.db.connection`: type checkers do not see the methods that it looks up."""
+
+    def __contains__(self, key: Any, /) -> bool: ...
+
+
+class PooledConnection(Protocol):
+    """A connection of asyncpg's pool, which looks up its methods, too."""
+
+    def __getattr__(self, name: str, /) -> Any: ...
+
+
 AnyRowDriver = RowDriver | AsyncRowDriver
 Bind = Callable[[object, str], AnyRowDriver | None]
 KINDS = {  # the package that such a connection comes from: the module of semel that knows it

@@ -10,7 +10,16 @@ from msgspec.structs import replace
 
 from semel.codecs.payloads import payload_of
 from semel.codecs.seal import Seal
-from semel.connections import AsyncConnection, AsyncDriver, Driver, SyncConnection, driver_for, is_async_driver
+from semel.connections import (
+    AsyncConnection,
+    AsyncDriver,
+    DjangoProxy,
+    Driver,
+    PooledConnection,
+    SyncConnection,
+    driver_for,
+    is_async_driver,
+)
 from semel.core.messages import NO_HEADERS, Message, check_received_id
 from semel.core.outbox import AddMessage, IdOrigin
 from semel.core.records import Key
@@ -149,6 +158,10 @@ class AsyncBound(Binding[AsyncDriver]):
 def within(connection: AsyncConnection, *, schema: str = "", seal: Seal | None = None) -> AsyncBound: ...
 @overload
 def within(connection: SyncConnection, *, schema: str = "", seal: Seal | None = None) -> Bound: ...
+@overload
+def within(connection: DjangoProxy, *, schema: str = "", seal: Seal | None = None) -> Bound: ...
+@overload
+def within(connection: PooledConnection, *, schema: str = "", seal: Seal | None = None) -> AsyncBound: ...
 @overload
 def within(connection: object, *, schema: str = "", seal: Seal | None = None) -> Bound | AsyncBound: ...
 def within(connection: object, *, schema: str = "", seal: Seal | None = None) -> Bound | AsyncBound:
