@@ -14,11 +14,13 @@ import asyncpg
 import psycopg
 import pytest
 import sqlalchemy as sa
+from psycopg.pq import TransactionStatus
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
 import semel
 from semel.connections.psycopg import PsycopgDriver
-from semel.errors import MessageReused, Misuse, StoreMisconfigured, Unstorable
+from semel.errors import MessageReused, Misuse, StoreError, StoreMisconfigured, Unstorable
 from semel.flow import AsyncFlow, Flow, tx
 from semel.stores.postgres import transaction as postgres_engine
 from semel.transaction import AsyncBound, Bound, RetryTransaction, run, within
@@ -395,10 +397,13 @@ def test_waiting_for_the_other_transaction_has_a_bound(urls: Urls, monkeypatch: 
     with psycopg.connect(urls["postgres"]) as other, psycopg.connect(urls["postgres"]) as connection:
         within(other).publish("bound", "x", id="bound")
         connection.execute("INSERT INTO effects (name) VALUES ('bound')")
-        connection.execute("SET LOCAL lock_timeout = '7s'")
-        with pytest.raises(RetryTransaction, match="'bound' is still open after 20 ms"):
+        connection.execute("SET LOCAL lock_timeout = '3s'")
+        with pytest.raises(StoreError) as caught:
             within(connection).publish("bound", "x", id="bound")
-        assert connection.execute("SHOW lock_timeout").fetchone() == ("7s",)
+        assert connection.info.transaction_status == TransactionStatus.INTRANS
+        assert isinstance(caught.value, RetryTransaction)
+        assert "'bound' is still open after 20 ms" in str(caught.value)
+        assert connection.execute("SHOW lock_timeout").fetchone() == ("3s",)
         other.rollback()
         within(connection).publish("bound", "x", id="bound")
         connection.commit()
@@ -479,3 +484,22 @@ def test_a_final_error_adds_no_message(urls: Urls) -> None:
         with pytest.raises(LookupError):
             run(mode.opener(urls["sqlite"]), "final", work, scope="o", final_errors=[LookupError])
     assert ids(urls["sqlite"], "final") == []
+
+
+def test_type_checkers_tell_connections_of_threads_from_those_of_tasks() -> None:
+    """mypy checks this function: `publish` gives text to threads, and an awaitable to tasks."""
+
+    async def play(
+        threads: tuple[psycopg.Connection[Any], sqlite3.Connection, sa.Connection, Session],
+        tasks: tuple[psycopg.AsyncConnection[Any], aiosqlite.Connection, AsyncConnection, AsyncSession],
+    ) -> list[str]:
+        lite, session = within(threads[1]), within(threads[3])
+        found = [within(threads[0]).publish("t", 1), lite.publish("t", 1), within(threads[2]).publish("t", 1)]
+        found += [
+            session.publish("t", 1),
+            await within(tasks[0]).publish("t", 1),
+            await within(tasks[1]).publish("t", 1),
+        ]
+        return [*found, await within(tasks[2]).publish("t", 1), await within(tasks[3]).publish("t", 1)]
+
+    assert asyncio.iscoroutinefunction(play)
