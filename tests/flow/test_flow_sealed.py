@@ -114,6 +114,17 @@ class Logging:
             raise AttributeError(name)
         return getattr(self._within, name)
 
+    # Spelled out: from Python 3.12 on, `isinstance` does not find abilities by __getattr__.
+
+    def resolve(self, *args: Any, **options: Any) -> Any:
+        return self._within.resolve(*args, **options)
+
+    def scan(self, *args: Any, **options: Any) -> Any:
+        return self._within.scan(*args, **options)
+
+    def counts(self) -> Any:
+        return self._within.counts()
+
 
 def test_a_store_that_hides_its_seal_is_refused_by_name(world: World) -> None:
     store = Logging(Sealed(semel.open_store(world.url), keys=KEYS))
