@@ -39,6 +39,7 @@ OTHERS = {
         "tests/transaction/test_receive.py",
         "tests/flow/test_flow_sealed.py",
     ],
+    "outbox": ["tests/stores/test_outbox.py"],
     "relay": ["tests/core/test_relay.py", "tests/outbox/test_relay_model.py"],
 }
 """Lists of faults outside of the stores, and all the tests that must notice them."""
