@@ -18,7 +18,7 @@ from semel.inbox.failures import HandlingStage, Progress, judge_transaction
 from semel.inbox.settings import ConsumerSettings
 from semel.transaction.attempts import acount_attempt, ais_recorded, count_attempt, is_recorded
 from semel.transaction.binding import within
-from semel.transaction.blocks import TransactionBlock, TransactionOperation
+from semel.transaction.reception import MessageBlock, ReceivedMessage
 
 C = TypeVar("C")
 NOT_COMMITTED = Tried(
@@ -45,22 +45,25 @@ class MessageTransactions:
         self._seal = settings.options.get("seal")
         self._known_to_commit = False
 
-    def _block(self, connection: object, message: NamedMessage) -> TransactionBlock[Any]:
-        policy = self._settings.inbox.policy
-        return within(connection, schema=self._schema, seal=self._seal).operation(
-            message.key,
+    def _block(self, connection: Any, message: NamedMessage) -> MessageBlock:
+        key = message.key
+        block: MessageBlock = within(connection, schema=self._schema, seal=self._seal).receive(
+            key.name,
+            handler=key.scope,
+            tenant=key.tenant,
             fingerprint=message.fingerprint or None,
-            retention=policy.retention,
+            retention=self._settings.inbox.policy.retention,
             wait=self._settings.options.get("wait"),
         )
+        return block
 
     def _judge(self, progress: Progress, error: Exception) -> Tried:
         return judge_transaction(progress.stage, error, self._settings.inbox.final_errors)
 
     @staticmethod
-    def _close(operation: TransactionOperation[Any], progress: Progress) -> None:
+    def _close(received: ReceivedMessage, progress: Progress) -> None:
         progress.stage = HandlingStage.CLOSING
-        if operation.nothing_was_done:
+        if received.nothing_was_done:
             raise NotExecuted("the handler declared that nothing was done")
 
 
@@ -113,12 +116,12 @@ class TransactionTries(MessageTransactions, Generic[C]):
 
     def _receive(self, connection: C, incoming: Incoming, progress: Progress) -> Handling:
         progress.stage = HandlingStage.OPENING
-        with self._block(connection, incoming.message) as operation:
-            if operation.replayed:
+        with self._block(connection, incoming.message) as received:
+            if received.duplicate:
                 return Handling.DUPLICATE
             progress.stage = HandlingStage.HANDLING
             self._handle(connection, incoming.delivery)
-            self._close(operation, progress)
+            self._close(received, progress)
         return Handling.HANDLED
 
     def _is_kept(self, message: NamedMessage) -> bool:
@@ -179,12 +182,12 @@ class AsyncTransactionTries(MessageTransactions, Generic[C]):
 
     async def _receive(self, connection: C, incoming: Incoming, progress: Progress) -> Handling:
         progress.stage = HandlingStage.OPENING
-        async with self._block(connection, incoming.message) as operation:
-            if operation.replayed:
+        async with self._block(connection, incoming.message) as received:
+            if received.duplicate:
                 return Handling.DUPLICATE
             progress.stage = HandlingStage.HANDLING
             await self._handle(connection, incoming.delivery)
-            self._close(operation, progress)
+            self._close(received, progress)
         return Handling.HANDLED
 
     async def _is_kept(self, message: NamedMessage) -> bool:
