@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from outbox.model_store import ModelStore
 from semel.core.records import Key
+from semel.core.verdicts import Handling
 from semel.events import NO_KEY, REFUSALS, Event, EventKind
 from semel.runtime.durations import CALLS
 from semel.stores.memory import MemoryStore
@@ -104,12 +105,15 @@ def test_what_is_counted_while_work_runs(registry: CollectorRegistry) -> None:
     assert "10.0.0.7" not in seen.text
 
 
-def test_every_series_of_a_counter_or_gauge_begins_at_zero(registry: CollectorRegistry) -> None:
+@pytest.mark.parametrize("front", ["http", "messages"])
+def test_every_series_of_a_counter_or_gauge_begins_at_zero(registry: CollectorRegistry, front: str) -> None:
     """Prometheus sees no increase in a series that begins at 1."""
-    listener = PrometheusListener(registry=registry, operations=[CAPTURE])
+    listener = PrometheusListener(registry=registry, operations=[CAPTURE], front=front)
     fresh = {(sample.name, *sample.labels.items()) for sample in Scrape(registry).samples}
     assert {sample.value for sample in Scrape(registry).samples if not sample.name.endswith("_created")} == {0}
-    for kind in EventKind:
+    for handling in Handling if front == "messages" else ():
+        listener(Event(EventKind.DELIVERY_JUDGED, KEY, handling=handling.name.lower()))
+    for kind in set(EventKind) - {EventKind.DELIVERY_JUDGED}:
         details = REFUSALS if kind is EventKind.REFUSED else ("",)
         for key in (KEY, NO_KEY):
             for detail in details:

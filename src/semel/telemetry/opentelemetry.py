@@ -64,7 +64,8 @@ class OpenTelemetryListener:
             self._purged.add(event.count)
             return
         where = {"semel.operation": self._operations.name_of(event.key.scope)}
-        self._events.add(1, {"semel.event": event.kind.value, **where})
+        handling = {"semel.handling": event.handling} if event.handling else {}
+        self._events.add(1, {"semel.event": event.kind.value, **handling, **where})
         if self._attempts.begin(event):
             self._running.add(1, where)
         elif (seconds := self._attempts.end(event)) is not None:

@@ -11,6 +11,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from semel.core.events import REFUSALS, Event, EventKind
+from semel.core.verdicts import Handling
 from semel.runtime.durations import CALLS
 from semel.store import Outboxed, Store
 from semel.telemetry.attempts import Attempts
@@ -20,6 +21,8 @@ from semel.telemetry.operations import OTHER, Operations
 CALL_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 WORK_BUCKETS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 WHERE = ("front", "operation")
+HTTP = "http"
+"""The front of a listener that names none."""
 
 
 class Instruments:
@@ -71,7 +74,7 @@ class Instruments:
         for operation in operations:
             for kind in EventKind:
                 if kind is not EventKind.PURGED:
-                    for reason in (*REFUSALS, OTHER) if kind is EventKind.REFUSED else ("",):
+                    for reason in _reasons(kind, front):
                         self.events_of(kind.value, reason, front, operation)
             self.running_of(front, operation)
             self.saved.labels(front, operation)
@@ -91,7 +94,7 @@ class PrometheusListener:
     """
 
     def __init__(
-        self, *, registry: CollectorRegistry = REGISTRY, operations: Iterable[str] = (), front: str = "http"
+        self, *, registry: CollectorRegistry = REGISTRY, operations: Iterable[str] = (), front: str = HTTP
     ) -> None:
         if registry not in _instruments:
             _instruments[registry] = Instruments(registry)
@@ -175,7 +178,19 @@ class OutboxCollector(Collector):
 
 
 def _reason(event: Event) -> str:
-    """Why a request was refused before its key was looked at; other details are the store's own words: too many."""
+    """Why a request was refused before its key was looked at, or how a delivery ended.
+
+    Other details are the store's own words: too many.
+    """
+    if event.kind is EventKind.DELIVERY_JUDGED:
+        return event.handling
     if event.kind is not EventKind.REFUSED:
         return ""
     return event.detail if event.detail in REFUSALS else OTHER
+
+
+def _reasons(kind: EventKind, front: str) -> tuple[str, ...]:
+    """The reasons whose series begin at 0. Deliveries have none in a front for HTTP, which gets none."""
+    if kind is EventKind.DELIVERY_JUDGED:
+        return () if front == HTTP else tuple(handling.name.lower() for handling in Handling)
+    return (*REFUSALS, OTHER) if kind is EventKind.REFUSED else ("",)
