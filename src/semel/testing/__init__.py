@@ -31,9 +31,10 @@ Abilities (`Watchable`, `Inspectable`, `Resolvable`, `Removable`, `AttemptCounti
 `isinstance` and tested when they are there. The number of random histories that are compared with the model is
 `parity_examples`, or SEMEL_PARITY_EXAMPLES in the environment.
 
-For a service there are `assert_idempotent`, crash points, a proxy that breaks connections and clients
-that send everything twice; the fixtures of `semel.testing.plugin` hand them out. Each name is imported when it is asked
-for: the plugin is loaded by every pytest run, also where Hypothesis and httpx are not installed.
+For a service there are `assert_idempotent`, `assert_handled_once` for consumers of messages, crash points, a proxy that
+breaks connections and clients that send everything twice; the fixtures of `semel.testing.plugin` hand them out. Each
+name is imported when it is asked for: the plugin is loaded by every pytest run, also where Hypothesis and httpx are not
+installed.
 """
 
 import pkgutil
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from semel.testing.clock import ManualClock
     from semel.testing.contract import AsyncStoreContract, StoreContract
     from semel.testing.crashes import CrashPoints, Killed
+    from semel.testing.deliveries import aassert_handled_once, assert_handled_once
     from semel.testing.loop_thread import BlockingStore
     from semel.testing.proxy import Fault, FaultProxy
     from semel.testing.transport import (
@@ -64,6 +66,7 @@ WHERE = {
     "clock": "ManualClock",
     "contract": "AsyncStoreContract StoreContract",
     "crashes": "CrashPoints Killed",
+    "deliveries": "aassert_handled_once assert_handled_once",
     "proxy": "Fault FaultProxy",
     "transport": "AsyncDuplicatingTransport AsyncLosingTransport DuplicatingTransport LosingTransport",
 }
@@ -81,7 +84,9 @@ __all__ = [
     "LosingTransport",
     "ManualClock",
     "StoreContract",
+    "aassert_handled_once",
     "aassert_idempotent",
+    "assert_handled_once",
     "assert_idempotent",
 ]
 
