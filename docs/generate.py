@@ -21,6 +21,7 @@ import click
 import semel
 from semel import Policy
 from semel.core.tables import CLAIM, SETTLE, Disposal, Ruling, Situation
+from semel.core.verdicts import VERDICTS
 
 DOCS = Path(__file__).parent
 PAGES = sorted([*DOCS.rglob("*.md"), DOCS.parent / "README.md"])
@@ -35,6 +36,19 @@ def claim_table() -> str:
 def settle_table() -> str:
     rows = [f"| {ending.value} | {disposal.value} |" for ending, disposal in SETTLE.items()]
     return "\n".join(["| how the work ended | what happens to the key |", "|---|---|", *rows])
+
+
+def verdict_table() -> str:
+    """The table of verdicts on deliveries."""
+    rows = [
+        f"| {handling.value} | {row.settling.value} | {'yes' if row.counted else 'no'} | `{handling.name.lower()}` |"
+        for handling, row in VERDICTS.items()
+    ]
+    head = [
+        "| how the delivery ended | what the broker is told | counts as an attempt | in metrics |",
+        "|---|---|---|---|",
+    ]
+    return "\n".join([*head, *rows])
 
 
 STATES = {
@@ -160,6 +174,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "settle-table": settle_table,
     "state-diagram": state_diagram,
     "policy-table": policy_table,
+    "verdict-table": verdict_table,
     "rooms": rooms,
     "commands": commands,
 }
