@@ -30,6 +30,11 @@ from servers.redis import RedisServer  # noqa: E402
 STORES = {"model": "memory", "sqlite": "sqlite", "postgres": "postgres", "redis": "redis"}
 """Lists of faults, and whose tests must notice them."""
 OTHERS = {
+    "inbox": [
+        "tests/core/test_consumer.py",
+        "tests/inbox/test_consumer_leases.py",
+        "tests/inbox/test_consumer_transactions.py",
+    ],
     "sealed": ["tests/hostile/test_sealed.py"],
     "transaction": [
         "tests/transaction/test_transaction_schema.py",
