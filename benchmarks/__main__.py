@@ -24,6 +24,7 @@ from benchmarks import (
     over_http,
     page,
     purging,
+    relaying,
     slow_disk,
     through_gateway,
     waking,
@@ -46,6 +47,7 @@ PARTS: dict[str, Callable[[Size, Places], Iterator[Found]]] = {
     "footprint": footprint.measure,
     "growth": growth.measure,
     "purge": purging.measure,
+    "relay": relaying.measure,
 }
 
 
