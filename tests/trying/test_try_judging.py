@@ -13,32 +13,32 @@ from semel.probe.effects import make_counter
 from semel.probe.judge import Mark, ProbeVerdict, judge
 from semel.probe.probes import Observations, Seen
 from semel.probe.report import format_url, redact
-from semel.probe.wire import ProbeRequest, Reply
+from semel.probe.wire import ProbeReply, ProbeRequest
 
 JSON = (("Content-Type", "application/json"),)
 REPLAYED = (*JSON, ("Idempotent-Replayed", "true"))
 
 
-def answer(number: int = 1, status: int = 201, headers: tuple[tuple[str, str], ...] = JSON) -> Reply:
-    return Reply(status, headers, json.dumps({"id": number}).encode())
+def answer(number: int = 1, status: int = 201, headers: tuple[tuple[str, str], ...] = JSON) -> ProbeReply:
+    return ProbeReply(status, headers, json.dumps({"id": number}).encode())
 
 
-def seen(*replies: Reply, effects: int | None = None) -> Seen:
+def seen(*replies: ProbeReply, effects: int | None = None) -> Seen:
     return Seen(replies, effects)
 
 
 GOOD = Observations(
     first=seen(answer()),
     repeat=seen(answer(headers=REPLAYED)),
-    parallel=seen(answer(2), Reply(409, (("Retry-After", "1"),))),
+    parallel=seen(answer(2), ProbeReply(409, (("Retry-After", "1"),))),
     settled=seen(answer(2, headers=REPLAYED)),
-    other_body=seen(Reply(422)),
+    other_body=seen(ProbeReply(422)),
     control=seen(answer(3)),
     stranger=seen(answer(4)),
     stranger_made_up=False,
     unkeyed=seen(answer(5), answer(6)),
-    empty_key=seen(Reply(400)),
-    long_key=seen(Reply(400)),
+    empty_key=seen(ProbeReply(400)),
+    long_key=seen(ProbeReply(400)),
 )
 ORDER = ("repeat", "parallel", "other_body", "stranger", "unkeyed", "empty_key", "long_key")
 
@@ -51,46 +51,46 @@ def test_a_good_service() -> None:
     assert {each.mark for each in judge(GOOD)} == {Mark.RIGHT}
 
 
-FAILED = Reply(failure="no answer within 1 s")
+FAILED = ProbeReply(failure="no answer within 1 s")
 CASES: list[tuple[str, dict[str, Seen | None], Mark, str]] = [
     ("repeat", {"repeat": seen(answer())}, Mark.RIGHT, "another key gets another one"),
     ("repeat", {"repeat": seen(answer(2))}, Mark.WRONG, "the work ran twice"),
     ("repeat", {"repeat": seen(answer(2, headers=REPLAYED))}, Mark.WRONG, "got another answer (/id 1 ≠ 2)"),
     ("repeat", {"repeat": seen(answer(), effects=1)}, Mark.WRONG, "although the answers are alike"),
     ("repeat", {"repeat": seen(answer(2), effects=1)}, Mark.WRONG, "the work ran again"),
-    ("repeat", {"repeat": seen(Reply(409))}, Mark.WRONG, "refused (409) although the first one is done"),
-    ("repeat", {"repeat": seen(Reply(500))}, Mark.WRONG, "the repeat failed (500)"),
+    ("repeat", {"repeat": seen(ProbeReply(409))}, Mark.WRONG, "refused (409) although the first one is done"),
+    ("repeat", {"repeat": seen(ProbeReply(500))}, Mark.WRONG, "the repeat failed (500)"),
     ("repeat", {"repeat": seen(FAILED)}, Mark.WRONG, "no answer within 1 s"),
-    ("repeat", {"repeat": seen(Reply(201, REPLAYED, b'{"id":1}'))}, Mark.UNCLEAR, "not byte for byte"),
+    ("repeat", {"repeat": seen(ProbeReply(201, REPLAYED, b'{"id":1}'))}, Mark.UNCLEAR, "not byte for byte"),
     ("repeat", {"repeat": seen(answer(headers=()))}, Mark.WRONG, "another content-type header"),
     ("repeat", {"repeat": seen(answer(status=200))}, Mark.WRONG, "got another answer"),
     ("parallel", {"parallel": seen(answer(2), answer(3))}, Mark.WRONG, "ran 2 times"),
     ("parallel", {"parallel": seen(answer(2), answer(2), effects=2)}, Mark.WRONG, "ran 2 times"),
-    ("parallel", {"parallel": seen(answer(2), Reply(500))}, Mark.WRONG, "1 of them failed (500)"),
+    ("parallel", {"parallel": seen(answer(2), ProbeReply(500))}, Mark.WRONG, "1 of them failed (500)"),
     ("parallel", {"parallel": seen(answer(2), FAILED)}, Mark.WRONG, "1 of them failed"),
-    ("parallel", {"settled": seen(Reply(409))}, Mark.WRONG, "does not give the answer (409)"),
+    ("parallel", {"settled": seen(ProbeReply(409))}, Mark.WRONG, "does not give the answer (409)"),
     ("parallel", {"settled": seen(answer(9))}, Mark.WRONG, "does not give the answer"),
-    ("parallel", {"parallel": seen(Reply(202), Reply(202))}, Mark.RIGHT, "one of them ran"),
+    ("parallel", {"parallel": seen(ProbeReply(202), ProbeReply(202))}, Mark.RIGHT, "one of them ran"),
     ("parallel", {"parallel": seen(answer(2), answer(2))}, Mark.RIGHT, "one of them ran"),
     ("other_body", {"other_body": seen(answer(2))}, Mark.WRONG, "accepted under a used key"),
     ("other_body", {"other_body": seen(answer())}, Mark.WRONG, "with the first one's answer"),
-    ("other_body", {"other_body": seen(Reply(422), effects=1)}, Mark.WRONG, "the work ran"),
-    ("other_body", {"other_body": seen(Reply(503))}, Mark.WRONG, "failed (503)"),
-    ("other_body", {"control": seen(Reply(422))}, Mark.UNCLEAR, "refused under any key"),
+    ("other_body", {"other_body": seen(ProbeReply(422), effects=1)}, Mark.WRONG, "the work ran"),
+    ("other_body", {"other_body": seen(ProbeReply(503))}, Mark.WRONG, "failed (503)"),
+    ("other_body", {"control": seen(ProbeReply(422))}, Mark.UNCLEAR, "refused under any key"),
     ("stranger", {"stranger": None}, Mark.UNCLEAR, "does not identify its caller"),
     ("stranger", {"stranger": seen(answer())}, Mark.WRONG, "got the first caller's answer"),
     ("stranger", {"stranger": seen(answer(7, headers=REPLAYED))}, Mark.WRONG, "got the first caller's answer"),
-    ("stranger", {"stranger": seen(Reply(401))}, Mark.UNCLEAR, "not authorised"),
-    ("stranger", {"stranger": seen(Reply(409))}, Mark.UNCLEAR, "callers share their keys"),
-    ("stranger", {"stranger": seen(Reply(500))}, Mark.WRONG, "failed (500)"),
-    ("unkeyed", {"unkeyed": seen(Reply(400), Reply(400))}, Mark.RIGHT, "the key is required"),
+    ("stranger", {"stranger": seen(ProbeReply(401))}, Mark.UNCLEAR, "not authorised"),
+    ("stranger", {"stranger": seen(ProbeReply(409))}, Mark.UNCLEAR, "callers share their keys"),
+    ("stranger", {"stranger": seen(ProbeReply(500))}, Mark.WRONG, "failed (500)"),
+    ("unkeyed", {"unkeyed": seen(ProbeReply(400), ProbeReply(400))}, Mark.RIGHT, "the key is required"),
     ("unkeyed", {"unkeyed": seen(answer(5), answer(5))}, Mark.WRONG, "two operations that look alike become one"),
     ("unkeyed", {"unkeyed": seen(answer(5), answer(6), effects=1)}, Mark.WRONG, "two operations"),
-    ("unkeyed", {"unkeyed": seen(answer(5), Reply(500))}, Mark.WRONG, "failed (500)"),
+    ("unkeyed", {"unkeyed": seen(answer(5), ProbeReply(500))}, Mark.WRONG, "failed (500)"),
     ("empty_key", {"empty_key": seen(answer(7))}, Mark.WRONG, "believes that it is protected"),
     ("empty_key", {"empty_key": seen(FAILED)}, Mark.WRONG, "failed"),
     ("long_key", {"long_key": seen(answer(7))}, Mark.UNCLEAR, "keys of any length"),
-    ("long_key", {"long_key": seen(Reply(500))}, Mark.WRONG, "failed (500)"),
+    ("long_key", {"long_key": seen(ProbeReply(500))}, Mark.WRONG, "failed (500)"),
 ]
 
 
@@ -104,7 +104,7 @@ def test_a_row(row: str, changed: dict[str, Seen | None], mark: Mark, why: str) 
 
 
 def test_a_409_should_say_when_to_come_back() -> None:
-    assert "Retry-After" in verdict("parallel", parallel=seen(answer(2), Reply(409))).advice
+    assert "Retry-After" in verdict("parallel", parallel=seen(answer(2), ProbeReply(409))).advice
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from semel.probe.bodies import Difference
 from semel.probe.probes import LONG_KEY, Observations, Seen
-from semel.probe.wire import Reply
+from semel.probe.wire import ProbeReply
 
 COUNT = "Count effects with --effects, a URL or command that gives their number."
 KEPT_HEADERS = ("content-type", "location")
@@ -55,7 +55,9 @@ def _repeat(observed: Observations) -> ProbeVerdict:
     )
 
 
-def _same_answer(observed: Observations, first: Reply, again: Reply, ran: int | None) -> tuple[Mark, str, str]:
+def _same_answer(
+    observed: Observations, first: ProbeReply, again: ProbeReply, ran: int | None
+) -> tuple[Mark, str, str]:
     """What the answer to a repeat says, and the effects if they were counted."""
     protect = "Keep the key and the answer, and give the answer again instead of running the work."
     difference = Difference(first.body, again.body)
@@ -222,7 +224,7 @@ def _long_key(observed: Observations) -> ProbeVerdict:
     return ProbeVerdict(name, Mark.UNCLEAR, seen, "keys of any length are taken", advice)
 
 
-def _summary(replies: Sequence[Reply]) -> str:
+def _summary(replies: Sequence[ProbeReply]) -> str:
     return ", ".join(f"{count} × {what}" for what, count in Counter(map(str, replies)).most_common())
 
 

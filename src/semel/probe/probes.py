@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from semel.probe.bodies import change_request
 from semel.probe.effects import Count
-from semel.probe.wire import ProbeRequest, Reply, send
+from semel.probe.wire import ProbeReply, ProbeRequest, send
 
 LONG_KEY = 5_000
 SINGLE_TRIES = 10
@@ -21,11 +21,11 @@ SINGLE_TRIES = 10
 class Seen:
     """What one try saw: the answers, and how often the work took effect meanwhile if that can be counted."""
 
-    replies: tuple[Reply, ...]
+    replies: tuple[ProbeReply, ...]
     effects: int | None
 
     @property
-    def reply(self) -> Reply:
+    def reply(self) -> ProbeReply:
         return self.replies[0]
 
 
@@ -65,7 +65,7 @@ class ProbeSettings:
 class FirstFailed(Exception):
     """The very first request was not accepted, so nothing can be said about repeats of it."""
 
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, reply: ProbeReply) -> None:
         super().__init__(str(reply))
         self.reply = reply
 
@@ -111,10 +111,10 @@ def _try(settings: ProbeSettings, what: str, *requests: ProbeRequest, at_once: b
     return Seen(tuple(replies), settings.count() - before if settings.count else None)
 
 
-def _at_once(requests: Sequence[ProbeRequest], timeout_s: float) -> list[Reply]:
+def _at_once(requests: Sequence[ProbeRequest], timeout_s: float) -> list[ProbeReply]:
     start = threading.Barrier(len(requests))
 
-    def go(request: ProbeRequest) -> Reply:
+    def go(request: ProbeRequest) -> ProbeReply:
         start.wait()
         return send(request, timeout_s)
 

@@ -62,7 +62,7 @@ class ProbeRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ProbeReply:
     """An answer; `failure` says why there is none."""
 
     status: int = 0
@@ -90,7 +90,7 @@ class Reply:
         """The service says that this answer is a stored one, in the words of any library."""
         return any("replay" in name.lower() and value.lower() != "false" for name, value in self.headers)
 
-    def same_as(self, other: Reply) -> bool:
+    def same_as(self, other: ProbeReply) -> bool:
         return (self.status, self.body) == (other.status, other.body)
 
     def __str__(self) -> str:
@@ -99,7 +99,7 @@ class Reply:
         return f"{self.status} replayed" if self.marked else str(self.status)
 
 
-def send(request: ProbeRequest, timeout_s: float) -> Reply:
+def send(request: ProbeRequest, timeout_s: float) -> ProbeReply:
     """Send the request once. A failure is an answer, too."""
     parts = urlsplit(request.url)
     connection = _connection(parts, timeout_s)
@@ -109,11 +109,11 @@ def send(request: ProbeRequest, timeout_s: float) -> Reply:
             connection.putheader(name, value.encode("latin-1"))
         connection.endheaders(request.body or None)
         answer = connection.getresponse()
-        return Reply(answer.status, tuple(answer.getheaders()), answer.read(ANSWER_MAX))
+        return ProbeReply(answer.status, tuple(answer.getheaders()), answer.read(ANSWER_MAX))
     except TimeoutError:
-        return Reply(failure=f"no answer within {timeout_s:g} s")
+        return ProbeReply(failure=f"no answer within {timeout_s:g} s")
     except (OSError, http.client.HTTPException) as error:
-        return Reply(failure=f"{type(error).__name__}: {error}")
+        return ProbeReply(failure=f"{type(error).__name__}: {error}")
     finally:
         connection.close()
 
