@@ -23,6 +23,7 @@ from benchmarks import (
     messages,
     over_http,
     page,
+    publishers,
     purging,
     relaying,
     slow_disk,
@@ -48,6 +49,7 @@ PARTS: dict[str, Callable[[Size, Places], Iterator[Found]]] = {
     "growth": growth.measure,
     "purge": purging.measure,
     "relay": relaying.measure,
+    "publish": publishers.measure,
 }
 
 
