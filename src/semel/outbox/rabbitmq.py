@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ssl
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -74,12 +72,18 @@ class RabbitmqPublisher:
 
     async def publish(self, message: Message) -> None:
         packed = _pack(message)
-        async with self._only_one(message.id):
-            try:
-                async with self._shared.use() as link:
-                    await self._send(link, packed, message)
-            except exceptions.ChannelClosed:
-                await self._send_alone(packed, message)
+        # Once at a time: aiormq finds out by its id which message the broker returned.
+        while (other := self._in_flight.get(message.id)) is not None:
+            await asyncio.wait([other])
+        done = self._in_flight[message.id] = asyncio.get_running_loop().create_future()
+        try:
+            async with self._shared.use() as link:
+                await self._send(link, packed, message)
+        except exceptions.ChannelClosed:
+            await self._send_alone(packed, message)
+        finally:
+            del self._in_flight[message.id]
+            done.set_result(None)
 
     async def close(self) -> None:
         await self._shared.close()
@@ -115,18 +119,6 @@ class RabbitmqPublisher:
         except (exceptions.ChannelInvalidStateError, exceptions.AMQPError, OSError) as error:
             self._shared.lose(link)
             raise BrokerUnavailable(f"{self._shared.shown}: the connection was lost: {error!r}") from error
-
-    @contextlib.asynccontextmanager
-    async def _only_one(self, message_id: str) -> AsyncIterator[None]:
-        """Publish one message once at a time: aiormq finds out by its id which message the broker returned."""
-        while (other := self._in_flight.get(message_id)) is not None:
-            await asyncio.wait([other])
-        done = self._in_flight[message_id] = asyncio.get_running_loop().create_future()
-        try:
-            yield
-        finally:
-            del self._in_flight[message_id]
-            done.set_result(None)
 
     async def _connect(self) -> Link:
         shown = self._shared.shown
