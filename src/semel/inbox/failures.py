@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from semel.core.attempts import kept_error
 from semel.core.consumer import Tried
 from semel.core.decisions import Left, NotStored, Released, Settlement, Stored, Superseded
@@ -20,6 +22,7 @@ from semel.errors import (
 from semel.errors import Superseded as SupersededError
 from semel.stores.sql.errors import is_connection_lost, is_refused_for_good, retry_of
 
+CONTEXTS_MAX = 10
 ErrorTypes = tuple[type[Exception], ...]
 
 
@@ -65,7 +68,16 @@ def judge_transaction(stage: HandlingStage, error: Exception, final_errors: Erro
             return Tried(Handling.UNCOMMITTED, reason, again=True)  # the record tells whether it did commit
         case _:
             # A handler that loses its connection each time is at fault itself, and is counted in the end.
-            return Tried(Handling.RAISED, reason, again=is_connection_lost(error))
+            return Tried(Handling.RAISED, reason, again=any(map(is_connection_lost, _with_contexts(error))))
+
+
+def _with_contexts(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, and those during whose handling it was raised: a failing rollback hides why it was needed."""
+    for _ in range(CONTEXTS_MAX):
+        if error is None:
+            return
+        yield error
+        error = error.__context__
 
 
 def judge_lease(error: Exception, failed: Exception | None, final_errors: ErrorTypes, *, takeover: bool) -> Tried:

@@ -58,7 +58,8 @@ class MessageTransactions:
         return block
 
     def _judge(self, progress: Progress, error: Exception) -> Tried:
-        return judge_transaction(progress.stage, error, self._settings.inbox.final_errors)
+        """By what the handler raised, if it did: a rollback that fails then would hide it."""
+        return judge_transaction(progress.stage, progress.failed or error, self._settings.inbox.final_errors)
 
     @staticmethod
     def _close(received: ReceivedMessage, progress: Progress) -> None:
@@ -120,7 +121,11 @@ class TransactionTries(MessageTransactions, Generic[C]):
             if received.duplicate:
                 return Handling.DUPLICATE
             progress.stage = HandlingStage.HANDLING
-            self._handle(connection, incoming.delivery)
+            try:
+                self._handle(connection, incoming.delivery)
+            except Exception as error:
+                progress.failed = error
+                raise
             self._close(received, progress)
         return Handling.HANDLED
 
@@ -186,7 +191,11 @@ class AsyncTransactionTries(MessageTransactions, Generic[C]):
             if received.duplicate:
                 return Handling.DUPLICATE
             progress.stage = HandlingStage.HANDLING
-            await self._handle(connection, incoming.delivery)
+            try:
+                await self._handle(connection, incoming.delivery)
+            except Exception as error:
+                progress.failed = error
+                raise
             self._close(received, progress)
         return Handling.HANDLED
 
