@@ -476,3 +476,12 @@ def announce(place: Place) -> None:
         place.insert(execute, message("new"))
         if isinstance(place, PostgresPlace):
             execute("SELECT pg_notify('semel_outbox', '')")
+
+
+def test_a_redriven_message_has_all_its_attempts(place: Place, ask: Ask) -> None:
+    [sequence] = place.add(message("m1"))
+    take(ask)
+    assert ask(SettleMessages("first", dead=(DeadMessage(sequence, "too large"),))) == 1
+    assert ask(RedriveMessages((sequence,))) == 1
+    [taken] = take(ask)
+    assert taken.message.attempt == 1
