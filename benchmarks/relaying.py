@@ -24,7 +24,7 @@ from benchmarks.sizes import Size
 from semel import open_async_store, open_store
 from semel.core.outbox import CountMessages
 from semel.outbox import Message, Publisher, Relay, open_publisher
-from semel.store import AsyncMigratable, Outboxed
+from semel.store import AsyncMigratable, Migratable, Outboxed
 from semel.transaction import within
 from servers.nats import NatsServer
 from servers.rabbitmq import RabbitmqServer
@@ -34,6 +34,8 @@ AT_ONCE = 100
 MESSAGES, ROUNDS = 3_000, 5
 BACKLOG = 6_000
 RELAYS = (1, 2, 4)
+KINDS = {"unkeyed": (False, 100), "100 keys": (True, 100), "100 keys, batch=500": (True, 500)}
+"""Whether the messages have keys, and how many are taken at a time."""
 CEILING = "publish with confirm"
 
 
@@ -67,15 +69,15 @@ async def beside_ceiling(name: str, url: str, store_url: str) -> list[Found]:
     assert isinstance(store, AsyncMigratable)
     await store.migrate()
     ceiling: list[float] = []
-    relayed: dict[str, list[float]] = {"unkeyed": [], "100 keys": []}
+    relayed: dict[str, list[float]] = {kind: [] for kind in KINDS}
     async with topic_of(name, url):
         publisher = open_publisher(url)
         await publish_all(publisher, 0, AT_ONCE)  # connect, and warm up
         for number in range(1, ROUNDS + 1):  # alternating, since the machine changes meanwhile
             ceiling.append(await publish_all(publisher, number, MESSAGES))
             for kind, found in relayed.items():
-                await asyncio.to_thread(fill, store_url, f"{kind[0]}{name}{number}", MESSAGES, kind == "100 keys")
-                relay = Relay(store, publisher, concurrency=AT_ONCE)  # type: ignore[arg-type]
+                await asyncio.to_thread(fill, store_url, f"{kind}{name}{number}", MESSAGES, KINDS[kind][0])
+                relay = Relay(store, publisher, concurrency=AT_ONCE, batch=KINDS[kind][1])  # type: ignore[arg-type]
                 began = time.perf_counter()
                 assert await relay.publish_waiting() == MESSAGES
                 found.append(MESSAGES / (time.perf_counter() - began))
@@ -113,6 +115,8 @@ def drain(broker_url: str, store_url: str) -> Iterator[Found]:
     """A backlog published by several processes: from the first message that is gone to the last."""
     store = open_store(store_url)
     assert isinstance(store, Outboxed)
+    assert isinstance(store, Migratable)
+    store.migrate()
     loop = asyncio.new_event_loop()
     topic = topic_of("rabbitmq", broker_url)
     loop.run_until_complete(topic.__aenter__())
