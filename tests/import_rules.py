@@ -33,6 +33,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "litestar": (*BELOW, "http", "asgi"),
     "quart": (*BELOW, "http", "asgi"),
     "flask": (*BELOW, "http", "wsgi"),
+    "faststream": (*BELOW, "inbox"),
 }
 
 # The core decides; whoever calls it brings the clock, the randomness and the IO.
@@ -46,6 +47,7 @@ EXTRAS = {
     "semel.stores.redis": {"redis", "hiredis"},
     "semel.flask": {"flask", "werkzeug"},
     "semel.litestar": {"litestar"},
+    "semel.faststream": {"faststream"},
     "semel.quart": {"quart", "werkzeug"},
     "semel.inbox.rabbitmq": {"aio_pika"},
     "semel.inbox.nats": {"nats"},

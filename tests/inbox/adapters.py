@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
 
-from inbox.brokers import Broker
+from inbox.brokers import Broker, OnRabbitmq
+from inbox.service import serving
 from semel.core.verdicts import Handling, Verdict, judge
 from semel.errors import Misuse
 from semel.inbox import Delivery
 from semel.inbox.worker import BrokerConsumer
+from servers.process import Server
+from transaction.modes import effects
+from waiting import until as wait_until
 
 PATIENCE_S = 20.0
 HANDLED = judge(Handling.HANDLED)
@@ -313,3 +320,158 @@ class AdapterScenarios:
                 broker.worker(Stub(), drain=-1)
 
         self.play(broker, scenario)
+
+
+class ServiceScenarios:
+    """The same with the real inbox, as a process of its own, on PostgreSQL."""
+
+    def publish(self, broker: Broker, *messages: str) -> None:
+        async def all_of_them() -> None:
+            for message in messages:
+                name = f"{broker.name}-{message}"
+                await broker.publish(name, name.encode())
+
+        asyncio.run(all_of_them())
+
+    def assert_each_once(self, broker: Broker, database: str, *messages: str) -> None:
+        assert {each: effects(database, f"{broker.name}-{each}") for each in messages} == dict.fromkeys(messages, 1)
+
+    def test_what_is_delivered_twice_takes_effect_once(
+        self, broker: Broker, urls: Mapping[str, str], tmp_path: Path
+    ) -> None:
+        asyncio.run(broker.prepare())
+        (tmp_path / "gate").touch()
+        self.publish(broker, "m1", "m2", "m1", "m2", "m1")
+        database, gate = urls["postgres"], tmp_path / "gate"
+        with serving(broker, database, gate) as one, serving(broker, database, gate) as other:
+            self.publish(broker, "m2", "m1", "m3")
+            wait_until(lambda: effects(database, f"{broker.name}-m3"))
+            assert (one.end(), other.end()) == (0, 0)
+        with serving(broker, urls["postgres"], tmp_path / "gate") as heir:  # for what was to be delivered again
+            wait_until(lambda: asyncio.run(broker.left()) == 0)
+            assert heir.end() == 0
+        self.assert_each_once(broker, urls["postgres"], "m1", "m2", "m3")
+        assert asyncio.run(broker.left()) == 0
+        assert asyncio.run(broker.dead()) == []
+
+    def test_a_process_killed_while_handling_leaves_its_messages_to_another(
+        self, broker: Broker, urls: Mapping[str, str], tmp_path: Path
+    ) -> None:
+        asyncio.run(broker.prepare())
+        database, gate = urls["postgres"], tmp_path / "gate"
+        written = [f"{broker.name}-m1", f"{broker.name}-m2"]
+        with serving(broker, database, gate) as victim:
+            self.publish(broker, "m1", "m2")
+            victim.has_written(*written)
+            victim.process.kill()
+        assert effects(database, written[0]) == effects(database, written[1]) == 0
+        gate.touch()
+        with serving(broker, database, gate) as heir:
+            heir.has_written(*written)
+            wait_until(lambda: all(effects(database, each) for each in written))
+            assert heir.end() == 0
+        self.assert_each_once(broker, database, "m1", "m2")
+        assert asyncio.run(broker.left()) == 0
+
+    def test_a_process_that_sleeps_past_its_lease_does_not_repeat_the_effect(
+        self, broker: Broker, urls: Mapping[str, str], tmp_path: Path
+    ) -> None:
+        asyncio.run(broker.prepare())
+        database, gate = urls["postgres"], tmp_path / "gate"
+        with serving(broker, database, gate) as sleeper, serving(broker, database, gate) as other:
+            self.publish(broker, "m1", "m2", "m3")
+            wait_until(lambda: len(sleeper.written) + len(other.written) == 3)
+            sleeper.process.send_signal(signal.SIGSTOP)
+            taken = len(other.written)
+            if broker.lease_s is not None:
+                deadline = asyncio.run(broker.left())
+                assert deadline == 3
+                _sleep_past(2 * broker.lease_s)
+            gate.touch()
+            wait_until(lambda: sum(effects(database, f"{broker.name}-m{each}") for each in (1, 2, 3)) >= taken)
+            sleeper.process.send_signal(signal.SIGCONT)
+            wait_until(lambda: all(effects(database, f"{broker.name}-m{each}") for each in (1, 2, 3)))
+            assert (sleeper.end(), other.end()) == (0, 0)
+        with serving(broker, database, gate) as heir:
+            if not isinstance(broker, OnRabbitmq):
+                wait_until(lambda: asyncio.run(broker.left()) == 0)
+            assert heir.end() == 0
+        self.assert_each_once(broker, database, "m1", "m2", "m3")
+        assert asyncio.run(broker.dead()) == []
+
+
+def _sleep_past(seconds: float) -> None:
+    """Let a lease of the broker run out: its server has a clock of its own."""
+    begun_s = monotonic()
+    wait_until(lambda: monotonic() > begun_s + seconds)
+
+
+class RestartScenarios:
+    """What happens when the broker dies. Each test has a `private` server of its own."""
+
+    def test_consuming_goes_on_after_the_broker_was_killed_and_restarted(
+        self, private: Server, private_broker: Broker
+    ) -> None:
+        async def scenario() -> None:
+            await private_broker.prepare()
+            stub = Stub()
+            async with running(private_broker.worker(stub)):
+                await private_broker.publish("m1")
+                await until(stub.came(1))
+                await asyncio.to_thread(private.kill)
+                await asyncio.to_thread(private.restart)
+                await private_broker.publish("m2")
+                await until(lambda: any(each.id == "m2" for each in stub.seen))
+                await until(private_broker.is_done)
+
+        asyncio.run(scenario())
+
+    def test_a_dead_letter_that_the_broker_does_not_confirm_leaves_the_message(
+        self, private: Server, private_broker: Broker
+    ) -> None:
+        async def scenario() -> None:
+            await private_broker.prepare()
+            final = judge(Handling.FINAL, "no")
+            stub = Stub(final, final, final, blocked=True)
+            worker = private_broker.worker(stub)
+            run = asyncio.create_task(worker.run())
+            await private_broker.publish("m1")
+            await until(lambda: stub.running == 1)
+            await asyncio.to_thread(private.pause)
+            stub.gate.set()
+            await until(lambda: stub.running == 0)
+            run.cancel()  # while the dead letter is on its way
+            with pytest.raises(asyncio.CancelledError):
+                await run
+            await asyncio.to_thread(private.resume)
+            dead, left = await private_broker.dead(), await private_broker.left()
+            assert (len(dead), left) in ((0, 1), (1, 1))
+            heir = Stub(final)
+            async with running(private_broker.worker(heir)):
+                await until(heir.came(1))
+            assert len(await private_broker.dead()) >= 1
+            assert await private_broker.left() == 0
+
+        asyncio.run(scenario())
+
+    def test_a_broker_that_is_away_at_the_start_is_waited_for(self, private: Server, private_broker: Broker) -> None:
+        async def scenario() -> None:
+            await private_broker.prepare()
+            await asyncio.to_thread(private.restart)  # in good order: RabbitMQ writes down its queues a moment later
+            await asyncio.to_thread(private.kill)
+            stub = Stub()
+            async with running(private_broker.worker(stub)):
+                await asyncio.to_thread(private.restart)
+                await private_broker.publish("m1")
+                await until(stub.came(1))
+                await until(private_broker.is_done)
+
+        asyncio.run(scenario())
+
+    def test_stop_ends_a_worker_whose_broker_is_away(self, private: Server, private_broker: Broker) -> None:
+        async def scenario() -> None:
+            await asyncio.to_thread(private.kill)
+            async with running(private_broker.worker(Stub())):
+                await asyncio.sleep(0.05)
+
+        asyncio.run(scenario())

@@ -54,6 +54,9 @@ class Broker(ABC):
     async def left(self) -> int:
         """How many messages the broker still owes, once no worker runs."""
 
+    async def is_done(self) -> bool:
+        return await self.left() == 0
+
     @abstractmethod
     async def dead(self) -> list[Dead]: ...
 

@@ -22,6 +22,7 @@ BODY_MAX, BODY_MAX_MOST = 1024 * 1024, 64 * 1024 * 1024
 RETRY_S = 10
 """When a sender tries again whose dead letter could not be kept."""
 CHUNK = 65_536
+LATER = "It could not be handled now: send it again later"
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -45,7 +46,7 @@ UNSET: Final = _Unset()
 
 
 @dataclass(frozen=True)
-class Reply:
+class WebhookReply:
     """The answer to a sender. It never says what went wrong inside: that is in the log and in the events."""
 
     status: HTTPStatus
@@ -111,46 +112,46 @@ class AnyReceiver:
             id_header = "idempotency-key" if signature is None else signature.id_header
         self._id_header = id_header and id_header.lower()
 
-    def _admit(self, headers: Mapping[str, str], body: bytes, topic: str, raw: object) -> Delivery | Reply:
+    def _admit(self, headers: Mapping[str, str], body: bytes, topic: str, raw: object) -> Delivery | WebhookReply:
         if self._signature is not None:
             flaw = self._signature.find_flaw(headers, body, now_ms=self._clock())
             if flaw is not None:
                 logger.warning("a webhook on %s was refused: %s", topic, flaw.value)
                 malformed = flaw is SignatureFlaw.MALFORMED
                 status = HTTPStatus.BAD_REQUEST if malformed else HTTPStatus.UNAUTHORIZED
-                return Reply(status, f"The request is refused: {flaw.value}")
+                return WebhookReply(status, f"The request is refused: {flaw.value}")
         message_id = None if self._id_header is None else headers.get(self._id_header, "").strip()
         if message_id == "":
-            return Reply(HTTPStatus.BAD_REQUEST, f"The header {self._id_header} is missing: it names the event")
+            return WebhookReply(HTTPStatus.BAD_REQUEST, f"The header {self._id_header} is missing: it names the event")
         content_type = headers.get("content-type", "")
         return Delivery(body, id=message_id, topic=topic, content_type=content_type, headers=headers, raw=raw)
 
-    def _answer(self, verdict: Verdict) -> Reply:
+    def _answer(self, verdict: Verdict) -> WebhookReply:
         retry = {"retry-after": str(max(1, -(-verdict.delay_ms // 1000)))}
         match verdict.settling:
             case Settling.ACKNOWLEDGE:
-                return Reply(HTTPStatus.OK)
+                return WebhookReply(HTTPStatus.OK)
             case Settling.DELIVER_AGAIN if verdict.handling is Handling.IN_PROGRESS:
-                return Reply(HTTPStatus.CONFLICT, "This event is being handled: send it again later", retry)
+                return WebhookReply(HTTPStatus.CONFLICT, "This event is being handled: send it again later", retry)
             case Settling.DELIVER_AGAIN | Settling.STOP:
-                return Reply(HTTPStatus.SERVICE_UNAVAILABLE, "It could not be handled now: send it again later", retry)
+                return WebhookReply(
+                    HTTPStatus.SERVICE_UNAVAILABLE, "It could not be handled now: send it again later", retry
+                )
             case Settling.DEAD_LETTER if verdict.handling is Handling.UNNAMED:
-                return Reply(HTTPStatus.BAD_REQUEST, "The event has no id that can be used")
+                return WebhookReply(HTTPStatus.BAD_REQUEST, "The event has no id that can be used")
             case Settling.DEAD_LETTER | Settling.PARK:
                 title = "This event cannot be handled: do not send it again"
-                return Reply(HTTPStatus.UNPROCESSABLE_ENTITY, title)
+                return WebhookReply(HTTPStatus.UNPROCESSABLE_ENTITY, title)
 
     def _is_for_keeping(self, verdict: Verdict) -> bool:
         return verdict.settling in (Settling.DEAD_LETTER, Settling.PARK) and verdict.handling is not Handling.UNNAMED
 
 
-NOT_POST = Reply(HTTPStatus.METHOD_NOT_ALLOWED, "Webhooks are sent by POST", {"allow": "POST"})
-TOO_LARGE = Reply(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The body is too large")
-NO_LENGTH = Reply(HTTPStatus.LENGTH_REQUIRED, "The length of the body is not given")
-NOT_KEPT = Reply(
-    HTTPStatus.SERVICE_UNAVAILABLE, "It could not be handled now: send it again later", {"retry-after": str(RETRY_S)}
-)
-REPEATED = Reply(HTTPStatus.BAD_REQUEST, "A header that names the event is there twice")
+NOT_POST = WebhookReply(HTTPStatus.METHOD_NOT_ALLOWED, "Webhooks are sent by POST", {"allow": "POST"})
+TOO_LARGE = WebhookReply(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The body is too large")
+NO_LENGTH = WebhookReply(HTTPStatus.LENGTH_REQUIRED, "The length of the body is not given")
+NOT_KEPT = WebhookReply(HTTPStatus.SERVICE_UNAVAILABLE, LATER, {"retry-after": str(RETRY_S)})
+REPEATED = WebhookReply(HTTPStatus.BAD_REQUEST, "A header that names the event is there twice")
 
 
 class WebhookReceiver(AnyReceiver):
@@ -186,7 +187,7 @@ class WebhookReceiver(AnyReceiver):
             case _:
                 await send({"type": "websocket.close"})
 
-    async def _receive(self, scope: Scope, receive: Receive) -> Reply | None:
+    async def _receive(self, scope: Scope, receive: Receive) -> WebhookReply | None:
         if scope["method"] != "POST":
             return NOT_POST
         headers = dict[str, str]()
@@ -195,12 +196,12 @@ class WebhookReceiver(AnyReceiver):
             if key == self._id_header and key in headers:
                 return REPEATED
             headers[key] = f"{headers[key]}, {text}" if key in headers else text
-        if (body := await self._read(receive)) is None or isinstance(body, Reply):
+        if (body := await self._read(receive)) is None or isinstance(body, WebhookReply):
             return body
         delivery = self._admit(headers, body, scope["path"], scope)
-        return delivery if isinstance(delivery, Reply) else await self._handle(delivery)
+        return delivery if isinstance(delivery, WebhookReply) else await self._handle(delivery)
 
-    async def _read(self, receive: Receive) -> bytes | Reply | None:
+    async def _read(self, receive: Receive) -> bytes | WebhookReply | None:
         """The body; None if the sender has left."""
         body = bytearray()
         while True:
@@ -213,7 +214,7 @@ class WebhookReceiver(AnyReceiver):
             if not event.get("more_body", False):
                 return bytes(body)
 
-    async def _handle(self, delivery: Delivery) -> Reply:
+    async def _handle(self, delivery: Delivery) -> WebhookReply:
         verdict = await self._consumer(delivery)
         if self._dead_letter is not None and self._is_for_keeping(verdict):
             try:
@@ -221,7 +222,7 @@ class WebhookReceiver(AnyReceiver):
             except Exception:
                 logger.exception("%s: dead_letter= failed", self._consumer.handler)
                 return NOT_KEPT
-            return Reply(HTTPStatus.OK)
+            return WebhookReply(HTTPStatus.OK)
         return self._answer(verdict)
 
 
@@ -246,19 +247,19 @@ class WsgiWebhookReceiver(AnyReceiver):
         start_response(f"{reply.status.value} {reply.status.phrase}", reply.all_headers())
         return [reply.body]
 
-    def _receive(self, environ: WSGIEnvironment) -> Reply:
+    def _receive(self, environ: WSGIEnvironment) -> WebhookReply:
         if environ["REQUEST_METHOD"] != "POST":
             return NOT_POST
         body = self._read(environ)
-        if isinstance(body, Reply):
+        if isinstance(body, WebhookReply):
             return body
         headers = {name[5:].replace("_", "-").lower(): str(environ[name]) for name in environ if name[:5] == "HTTP_"}
         headers["content-type"] = str(environ.get("CONTENT_TYPE") or "")
         topic = str(environ.get("PATH_INFO", "")).encode("latin-1").decode(errors="replace")
         delivery = self._admit(headers, body, topic, environ)
-        return delivery if isinstance(delivery, Reply) else self._handle(delivery)
+        return delivery if isinstance(delivery, WebhookReply) else self._handle(delivery)
 
-    def _read(self, environ: WSGIEnvironment) -> bytes | Reply:
+    def _read(self, environ: WSGIEnvironment) -> bytes | WebhookReply:
         """The body. Nothing is read past its length: many servers would wait for ever."""
         given = str(environ.get("CONTENT_LENGTH") or "")
         if given.isascii() and given.isdecimal():
@@ -274,7 +275,7 @@ class WsgiWebhookReceiver(AnyReceiver):
             body += chunk
         return bytes(body) if len(body) <= self._body_max else TOO_LARGE
 
-    def _handle(self, delivery: Delivery) -> Reply:
+    def _handle(self, delivery: Delivery) -> WebhookReply:
         verdict = self._consumer(delivery)
         if self._dead_letter is not None and self._is_for_keeping(verdict):
             try:
@@ -282,7 +283,7 @@ class WsgiWebhookReceiver(AnyReceiver):
             except Exception:
                 logger.exception("%s: dead_letter= failed", self._consumer.handler)
                 return NOT_KEPT
-            return Reply(HTTPStatus.OK)
+            return WebhookReply(HTTPStatus.OK)
         return self._answer(verdict)
 
 
