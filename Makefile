@@ -99,6 +99,14 @@ blackbox-exactly-once: $(READY) ## rows and record in one transaction, under fir
 	@PYTHONPATH=tests $(BIN)/python -m servers.install
 	@PYTHONPATH=tests $(BIN)/python -m blackbox.exactly_once $(ARGS)
 
+.PHONY: chain orders
+chain: $(READY) ## HTTP, outbox, relay, broker, inbox and ledger under 240 kill -9 on each broker (ARGS="--broker nats --kills 50")
+	@PYTHONPATH=tests $(BIN)/python -m servers.install
+	@PYTHONPATH=tests $(BIN)/python -m chain $(ARGS)
+
+orders: $(READY) ## the example in examples/orders: a shop, a relay and shipping (ARGS=--stay to leave it running)
+	@$(BIN)/python examples/orders/run.py $(ARGS)
+
 .PHONY: sim sim-long spin
 sim: $(READY) ## deterministic simulation: 5 000 histories of leases and of exactly-once (SEMEL_SEED=n tells one of them)
 	@PYTHONPATH=tests $(BIN)/python -m simulation $(ARGS)
