@@ -103,7 +103,9 @@ class WebhookPublisher:
             except TimeoutError:
                 raise
             except (aiohttp.ClientError, OSError) as error:
-                raise BrokerUnavailable(f"{self._shared.shown} gave no answer: {error!r}") from error
+                raise BrokerUnavailable(
+                    f"{self._shared.shown} gave no answer: {str(error) or type(error).__name__}"
+                ) from error
         self._judge(response, message, " ".join(told.split()))
 
     async def close(self) -> None:
