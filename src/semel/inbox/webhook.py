@@ -11,12 +11,26 @@ from typing import Any, Final, Protocol
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 from semel.core.messages import Delivery
-from semel.core.signatures import SignatureFlaw, SignatureScheme
+from semel.core.signatures import (
+    GithubSignature,
+    SignatureFlaw,
+    SignatureScheme,
+    StandardWebhooks,
+    StripeSignature,
+)
 from semel.core.verdicts import Handling, Settling, Verdict
 from semel.errors import Misuse
 from semel.inbox.worker import DeliveryConsumer
 from semel.runtime.clock import wall_ms
 
+__all__ = [
+    "GithubSignature",
+    "SignatureScheme",
+    "StandardWebhooks",
+    "StripeSignature",
+    "WebhookReceiver",
+    "WsgiWebhookReceiver",
+]
 logger = logging.getLogger("semel")
 BODY_MAX, BODY_MAX_MOST = 1024 * 1024, 64 * 1024 * 1024
 RETRY_S = 10
