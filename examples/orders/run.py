@@ -38,7 +38,8 @@ async def main() -> None:
         await connection.run_sync(Base.metadata.create_all)
     target = BROKER if BROKER.startswith("amqp") else f"{BROKER}?secret={SECRET}"
     shop = start("-m", "uvicorn", "shop:app", "--port", PORT, "--log-level", "warning")
-    commands = {"shipping": [str(HERE / "shipping.py")], "relay": ["-m", "semel", "relay", STORE, "--to", target, "--lease", "3s"]}
+    relay = ["-m", "semel", "relay", STORE, "--to", target, "--lease", "3s"]  # by default another relay waits 30 s
+    commands = {"shipping": [str(HERE / "shipping.py")], "relay": relay}
     running = {name: start(*words) for name, words in commands.items()}
     try:
         await is_up()

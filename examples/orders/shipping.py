@@ -39,6 +39,7 @@ async def consume_queue() -> None:
 
 def receive_webhooks() -> None:
     import uvicorn
+
     from semel.inbox.webhook import StandardWebhooks, WebhookReceiver
 
     receiver = WebhookReceiver(consumer, signature=StandardWebhooks(SECRET))
