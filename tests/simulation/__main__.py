@@ -25,16 +25,20 @@ PART = 500
 HANG_S = 300
 """A part that takes longer is stuck inside of one step: its stack is shown."""
 BUILD = Path(__file__).parents[2] / "build"
-REPORTS = {"leases": BUILD / "simulation.json", "exactly-once": BUILD / "simulation-exactly-once.json"}
+REPORTS = {
+    "leases": BUILD / "simulation.json",
+    "exactly-once": BUILD / "simulation-exactly-once.json",
+    "messages": BUILD / "simulation-messages.json",
+}
+TOLD = ("operations", "callers", "messages", "addings", "process_faults", "message_faults", "store_faults")
 
 
 def replay(scenario: Any, profile: Profile) -> int:
     """Tell one history."""
     print(scenario.choices)
-    for part in (*scenario.operations, *scenario.callers, *scenario.process_faults):
-        print(f"  {part}")
-    for fault in (*scenario.message_faults, *scenario.store_faults):
-        print(f"  {fault}")
+    for name in TOLD:
+        for part in getattr(scenario, name, ()):
+            print(f"  {part}")
     world = profile.run(scenario, trace=True)
     print("\n".join(world.trace or ()))
     for name, detail in world.violations:
@@ -106,7 +110,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, help="how many seeds")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--check", action="store_true", help="say whether all is well, and write nothing")
-    parser.add_argument("--only", choices=list(PROFILES), help="one of the simulations; both by default")
+    parser.add_argument("--only", choices=list(PROFILES), help="one of the simulations; all by default")
     options = parser.parse_args()
     if given := os.environ.get("SEMEL_SEED"):
         profile = PROFILES[options.only or LEASES.name]

@@ -15,7 +15,8 @@ from pathlib import Path
 from semel.core import model, protocol
 from simulation.control import COUNTED, SEEDED, load
 from simulation.corpus import load as load_corpus
-from simulation.profiles import EXACTLY_ONCE, LEASES, Profile
+from simulation.messages.scenario import FAULTS as ON_THE_WAY
+from simulation.profiles import EXACTLY_ONCE, LEASES, MESSAGES, PROFILES, Profile
 from simulation.scenario import MESSAGE_FAULTS
 from simulation.transactions.scenario import SENT, STATEMENT_FAULTS
 from spin.check import FAULTS as MODEL_FAULTS
@@ -58,7 +59,12 @@ def control(profile: Profile) -> str:
 
 
 def corpus() -> str:
-    return f"The corpora have {len(load_corpus(LEASES))} and {len(load_corpus(EXACTLY_ONCE))} histories."
+    *counts, last = [str(len(load_corpus(profile))) for profile in PROFILES.values()]
+    return f"The corpora have {', '.join(counts)} and {last} histories."
+
+
+def ways() -> str:
+    return "\n".join(f"- {where}: {listed(kinds)}" for where, kinds in ON_THE_WAY.items())
 
 
 def model_faults() -> str:
@@ -94,6 +100,10 @@ PARTS: dict[str, Callable[[], str]] = {
     "transaction-invariants": partial(invariants, EXACTLY_ONCE),
     "transaction-reached": partial(reached, EXACTLY_ONCE),
     "transaction-control": partial(control, EXACTLY_ONCE),
+    "message-ways": ways,
+    "message-invariants": partial(invariants, MESSAGES),
+    "message-reached": partial(reached, MESSAGES),
+    "message-control": partial(control, MESSAGES),
     "corpus": corpus,
     "model-faults": model_faults,
     "side-by-side": side_by_side,

@@ -1,4 +1,4 @@
-"""The two simulations: one of leases on a store, one of exactly-once in transactions of a database."""
+"""The simulations: leases on a store, exactly-once in transactions of a database, and messages."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Any
 
 from simulation import invariants, scenario, world
 from simulation.history import History
+from simulation.messages import invariants as message_invariants
+from simulation.messages import scenario as message_scenario
+from simulation.messages import world as message_world
 from simulation.transactions import invariants as transaction_invariants
 from simulation.transactions import scenario as transaction_scenario
 from simulation.transactions import world as transaction_world
@@ -44,4 +47,13 @@ EXACTLY_ONCE = Profile(
     transaction_invariants.MUST_REACH,
     Path(__file__).with_name("transactions") / "corpus.jsonl",
 )
-PROFILES = {profile.name: profile for profile in (LEASES, EXACTLY_ONCE)}
+MESSAGES = Profile(
+    "messages",
+    message_scenario.draw,
+    message_world.run,
+    message_scenario.MessageScenario,
+    message_invariants.INVARIANTS,
+    message_invariants.MUST_REACH,
+    Path(__file__).with_name("messages") / "corpus.jsonl",
+)
+PROFILES = {profile.name: profile for profile in (LEASES, EXACTLY_ONCE, MESSAGES)}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from simulation import corpus
-from simulation.profiles import EXACTLY_ONCE, LEASES, PROFILES, Profile
+from simulation.profiles import EXACTLY_ONCE, MESSAGES, PROFILES, Profile
 from simulation.runs import run_scenarios
 from simulation.scenario import Scenario, draw
 from simulation.shrink import shrink
@@ -89,6 +89,12 @@ def test_a_history_with_transactions_is_told_statement_by_statement() -> None:
         assert said in trace
 
 
+def test_a_history_of_messages_is_told_from_the_outbox_to_the_effect() -> None:
+    trace = "\n".join(MESSAGES.run(MESSAGES.draw(0), trace=True).trace or ())
+    for said in ("with number", "TakeMessages", "publishes m", "SettleMessages", "write ->", "COMMIT", "is HANDLED"):
+        assert said in trace
+
+
 def test_a_failing_history_is_made_smaller() -> None:
     """Whatever does not matter for the failure is left out: here, all but one crash and one try of one caller."""
     large = next(
@@ -109,7 +115,7 @@ def test_a_failing_history_is_made_smaller() -> None:
     assert [len(caller.tries) for caller in small.callers] == [1]
 
 
-@pytest.mark.parametrize("profile", [LEASES, EXACTLY_ONCE], ids=PROFILES)
+@pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
 def test_what_is_kept_in_the_corpus_is_read_back_as_it_was(profile: Profile, tmp_path: Path) -> None:
     profile = replace(profile, corpus=tmp_path / "corpus.jsonl")
     corpus.save([], profile)
