@@ -21,6 +21,7 @@ NEEDED = {
     ("keys", "release"): ("order-1", "--yes"),
     ("keys", "expire"): ("order-1", "--yes"),
     ("try",): ("POST", "http://127.0.0.1:1/"),
+    ("relay",): ("--to", "http://127.0.0.1:1/"),
     ("tail",): ("--from-start",),
     ("stuck",): ("--sort", "created"),
     ("keys", "list"): ("--sort", "created"),

@@ -88,7 +88,7 @@ def test_the_end_says_what_is_away(shop: Shop, redis_url: str) -> None:
     [
         (("--to", "amqq://localhost"), "did you mean amqp://"),
         (("--to", NOWHERE, "--lease", "1s", "--timeout", "900ms"), "at least twice timeout=0.9 s"),
-        (("--to", NOWHERE, "--batch", "0"), "batch= must be between 1 and 1000"),
+        (("--to", NOWHERE, "--batch", "0"), "'--batch': 0 is not in the range 1<=x<=1000"),
         (("--to", NOWHERE, "--order", "none", "--dead-block"), "dead_block=True would have no effect"),
         (("--to", NOWHERE, "--metrics", "here"), "is not HOST:PORT"),
         ((), "Missing option '--to'"),

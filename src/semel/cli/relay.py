@@ -17,6 +17,7 @@ from semel.cli.options import duration, open_existing, option
 from semel.cli.output import seconds
 from semel.core.events import Event, EventKind
 from semel.errors import BrokerMisconfigured, StoreMisconfigured
+from semel.outbox.settings import ATTEMPTS_MAX, BATCH_MAX, CONCURRENCY_MAX
 
 if TYPE_CHECKING:
     from semel.outbox import Relay
@@ -33,8 +34,13 @@ logger = logging.getLogger("semel")
     default="key",
     help="key: messages of one ordering key in the order in which they were added. none: each as soon as possible.",
 )
-@option("--batch", type=int, default=100, help="Take at most N messages at a time.")
-@option("--concurrency", type=int, default=100, help="Publish at most N messages at once.")
+@option("--batch", type=click.IntRange(1, BATCH_MAX), default=100, help="Take at most N messages at a time.")
+@option(
+    "--concurrency",
+    type=click.IntRange(1, CONCURRENCY_MAX),
+    default=100,
+    help="Publish at most N messages at once.",
+)
 @option(
     "--lease",
     type=duration,
@@ -48,7 +54,12 @@ logger = logging.getLogger("semel")
     metavar="DURATION",
     help="How long the broker may take to confirm one message; 10s by default, and at most half of the lease.",
 )
-@option("--attempts-max", type=int, default=10, help="A message that failed N times is dead. An outage does not count.")
+@option(
+    "--attempts-max",
+    type=click.IntRange(1, ATTEMPTS_MAX),
+    default=10,
+    help="A message that failed N times is dead. An outage does not count.",
+)
 @option("--dead-block", is_flag=True, help="A dead message keeps later messages of its key waiting.")
 @option(
     "--keep", type=duration, metavar="DURATION", default="24h", help="How long published messages are kept, and listed."
