@@ -1,0 +1,413 @@
+"""The plan of one call to somebody's API: when to send, with which key, how long to wait, and when to stop.
+
+It runs with a journal or without one. With one, nothing is sent before the intent is stored. Without a key, a request
+whose method is not idempotent is sent once, whatever happens to it.
+
+An error of the journal before the first attempt goes to the caller, and nothing was sent. Later ones end the repeats,
+because a sender that cannot prove that it holds the intent does not send. The answer that is there by then is returned.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from typing import assert_never, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from semel.core.dialects import DRAFT_07, KeyDialect, KeyFormat, check_key, quote_key
+from semel.core.effects import Effect, Pause, Plan, do
+from semel.core.journal import (
+    BeginAttempt,
+    CallRequest,
+    CloseIntent,
+    IntentDrifted,
+    IntentEntry,
+    IntentGranted,
+    IntentHeld,
+    IntentId,
+    IntentKept,
+    IntentStale,
+    IntentState,
+    KeptAnswer,
+    LeaveIntent,
+    OpenIntent,
+    RenewIntent,
+    TextHeaders,
+)
+from semel.core.records import Member
+from semel.core.relay import NewOwner, ReadClock
+from semel.core.retries import (
+    NEXT_STEPS,
+    AttemptEnd,
+    Backoff,
+    CallAnswer,
+    NextStep,
+    find_header,
+    is_replay,
+    may_repeat,
+    read_answer,
+    read_retry_after,
+    wait_ms,
+)
+from semel.errors import StoreError
+
+LEASE_MS = 30_000
+
+
+class IntentOf(Struct, frozen=True):
+    """The intent that a call belongs to."""
+
+    id: IntentId
+    max_age_ms: int
+
+
+class OutgoingCall(Struct, frozen=True):
+    """A request of the caller."""
+
+    request: CallRequest
+    key: str = ""
+    """The key that the caller has put into the request itself. It is never replaced."""
+    intent: IntentOf | None = None
+
+
+class CallerSettings(Struct, frozen=True, kw_only=True):
+    dialect: KeyDialect = DRAFT_07
+    backoff: Backoff = Backoff()
+    lease_ms: int = LEASE_MS
+    """How long a sender holds an intent without saying so again."""
+    makes_keys: bool = True
+    """Whether a request whose method is not idempotent gets a key, if the caller gave none and has no intent."""
+
+
+class NewKey(Effect[str], frozen=True):
+    """A new key. Only a derived one uses the name."""
+
+    format: KeyFormat
+    name: str
+
+
+class ReadDate(Effect[int], frozen=True):
+    """The date in milliseconds since 1970, by a clock that people set."""
+
+
+class DrawNumber(Effect[float], frozen=True):
+    """A random number from 0 up to but not including 1."""
+
+
+class SpendRetry(Effect[bool], frozen=True):
+    """Whether this process may send one more repeat: its budget allows it, and no circuit breaker is open."""
+
+
+class AwaitIntent(Effect[None], frozen=True):
+    """Sleep until another sender may be done with the intent, at most `timeout_ms`. May wake early."""
+
+    id: IntentId
+    timeout_ms: int
+
+
+class SendFailure(Struct, frozen=True):
+    """There was no answer. `end` says whether the request may have arrived."""
+
+    end: AttemptEnd
+    error: str
+
+
+class SendRequest(Effect[CallAnswer | SendFailure], frozen=True):
+    """Send the request of the call with these headers added, and with this body.
+
+    Meanwhile the driver renews the lease, if there is one to `renew`.
+    """
+
+    headers: TextHeaders
+    body: bytes
+    attempt: int
+    renew: RenewIntent | None = None
+
+
+class ReportAttempt(Effect[None], frozen=True):
+    """Report one attempt, for events, metrics and the log."""
+
+    attempt: int
+    end: AttemptEnd
+    step: NextStep
+    pause_ms: int = 0
+
+
+class AnswerOrigin(Member):
+    """Where an answer comes from."""
+
+    FRESH = "from the server, for this attempt"
+    REPLAYED = "from the server, which had stored it"
+    JOURNAL = "from the journal: nothing was sent"
+
+
+class CallRefusal(Member):
+    """Why nothing was sent, or nothing more."""
+
+    DRIFTED = "the name of the intent belongs to another request"
+    OTHER_KEY = "the intent has another key than the request"
+    TOO_OLD = "the intent is older than its max_age: the server may have forgotten its key"
+    DOUBTFUL = "the server could not say how the operation ended"
+    BUSY = "another sender holds the intent, and was not done within the deadline"
+
+
+class CallAnswered(Struct, frozen=True):
+    """The call has an answer. If the journal could not keep it, `unkept` says why, and the intent is still open."""
+
+    answer: CallAnswer | KeptAnswer
+    end: AttemptEnd
+    origin: AnswerOrigin
+    key: str
+    attempts: int
+    unkept: str = ""
+
+
+class CallUnanswered(Struct, frozen=True):
+    """The call has no answer."""
+
+    failure: SendFailure
+    key: str
+    attempts: int
+
+
+class CallRefused(Struct, frozen=True):
+    """The journal does not allow to send it."""
+
+    refusal: CallRefusal
+    entry: IntentEntry
+    digest: str
+    """Of the request that was asked for."""
+
+
+CallResult = CallAnswered | CallUnanswered | CallRefused
+
+
+class IntentOvertaken(Struct, frozen=True):
+    """Another sender holds the intent now, or it has become too old."""
+
+    attempts: int
+
+
+class _Sender(Struct, frozen=True):
+    """What stays the same from attempt to attempt."""
+
+    call: OutgoingCall
+    settings: CallerSettings
+    began_ms: int
+    key: str
+    headers: TextHeaders
+    body: bytes
+    owner: str = ""
+
+    @property
+    def intent(self) -> IntentId:
+        assert self.call.intent is not None
+        return self.call.intent.id
+
+
+def run_call(call: OutgoingCall, settings: CallerSettings) -> Plan[CallResult]:
+    """Send a request until there is nothing more to do for it."""
+    dialect = settings.dialect
+    began_ms = yield from do(ReadClock())
+    call = replace(call, key=call.key or read_body_key(call.request, dialect))
+    if call.key:
+        check_key(call.key, dialect)
+    if call.intent is not None:
+        put_key(call.request, "", dialect)  # a body that cannot take a key is refused before an intent is opened
+        return (yield from _run_intent(call, call.intent, settings, began_ms))
+    key = call.key
+    if not key and settings.makes_keys and not may_repeat(call.request.method, keyed=False):
+        key = yield from do(NewKey(dialect.format, ""))
+    sent_ms = (yield from do(ReadDate())) if key and dialect.first_sent_header else 0
+    result = yield from _send(_sender(call, settings, began_ms, key, sent_ms, ""), 0)
+    assert not isinstance(result, IntentOvertaken)
+    return result
+
+
+def _run_intent(call: OutgoingCall, intent: IntentOf, settings: CallerSettings, began_ms: int) -> Plan[CallResult]:
+    """Become the sender of an intent, or wait for another sender's answer."""
+    owner = yield from do(NewOwner())
+    proposed = call.key or (yield from do(NewKey(settings.dialect.format, intent.id.name)))
+    attempts = 0
+    digest = call.request.digest
+    while True:
+        reply = yield from do(
+            OpenIntent(intent.id, call.request, proposed, owner, settings.lease_ms, intent.max_age_ms)
+        )
+        entry = reply.entry
+        if call.key and call.key != entry.key and not isinstance(reply, IntentDrifted):
+            if isinstance(reply, IntentGranted):
+                yield from _leave(intent.id, owner, CallRefusal.OTHER_KEY.value)
+            return CallRefused(CallRefusal.OTHER_KEY, entry, digest)
+        match reply:
+            case IntentGranted():
+                sender = _sender(call, settings, began_ms, entry.key, entry.created_ms, owner)
+                result = yield from _send(sender, attempts)
+                if not isinstance(result, IntentOvertaken):
+                    return result
+                attempts = result.attempts
+            case IntentHeld(_, now_ms):
+                left_ms = began_ms + settings.backoff.deadline_ms - (yield from do(ReadClock()))
+                if left_ms <= 0:
+                    return CallRefused(CallRefusal.BUSY, entry, digest)
+                yield from do(AwaitIntent(intent.id, max(1, min(left_ms, entry.lease_until_ms - now_ms))))
+            case IntentKept():
+                assert entry.answer is not None
+                return CallAnswered(entry.answer, AttemptEnd.ANSWERED, AnswerOrigin.JOURNAL, entry.key, attempts)
+            case IntentDrifted():
+                return CallRefused(CallRefusal.DRIFTED, entry, digest)
+            case IntentStale():
+                doubtful = entry.state is IntentState.DOUBTFUL
+                return CallRefused(CallRefusal.DOUBTFUL if doubtful else CallRefusal.TOO_OLD, entry, digest)
+            case _:
+                assert_never(reply)
+
+
+def _send(sender: _Sender, attempts: int) -> Plan[CallResult | IntentOvertaken]:
+    """Send until there is an answer that ends the call, or no reason to go on."""
+    settings, backoff = sender.settings, sender.settings.backoff
+    renew = RenewIntent(sender.intent, sender.owner, settings.lease_ms) if sender.owner else None
+    while True:
+        attempts += 1
+        reply = yield from do(SendRequest(sender.headers, sender.body, attempts, renew))
+        end = reply.end if isinstance(reply, SendFailure) else read_answer(reply, settings.dialect)
+        step = NEXT_STEPS[end]
+        pause_ms = 0
+        if step is NextStep.REPEAT:
+            number = yield from do(DrawNumber())
+            asked_ms = yield from _asked_ms(reply)
+            pause_ms = wait_ms(backoff, attempts, number, asked_ms)
+            if not (yield from _may_go_on(sender, attempts, pause_ms)):
+                step, pause_ms = NextStep.LEAVE_OPEN, 0
+        yield from do(ReportAttempt(attempts, end, step, pause_ms))
+        if step is not NextStep.REPEAT:
+            return (yield from _end(sender, reply, end, step, attempts))
+        if not sender.owner:
+            yield from do(Pause(pause_ms))
+            continue
+        try:
+            is_held = yield from _pause_holding(sender, pause_ms)
+        except StoreError as error:
+            return _result(sender, reply, end, attempts, str(error))
+        if not is_held:
+            # Either another sender has it, or it has become too old while we held it: opening it anew tells which.
+            yield from _leave(sender.intent, sender.owner, end.value)
+            return IntentOvertaken(attempts)
+
+
+def _pause_holding(sender: _Sender, pause_ms: int) -> Plan[bool]:
+    """Pause, and begin the next attempt; False if this sender may not. Meanwhile no other sender takes the intent."""
+    lease_ms = sender.settings.lease_ms
+    is_held = yield from do(RenewIntent(sender.intent, sender.owner, pause_ms + lease_ms))
+    if not is_held:
+        return False
+    yield from do(Pause(pause_ms))
+    return (yield from do(BeginAttempt(sender.intent, sender.owner, lease_ms)))
+
+
+def _asked_ms(reply: CallAnswer | SendFailure) -> Plan[int | None]:
+    """How long the server asks to wait."""
+    asked = "" if isinstance(reply, SendFailure) else find_header(reply.headers, "retry-after")
+    return read_retry_after(asked, (yield from do(ReadDate()))) if asked else None
+
+
+def _may_go_on(sender: _Sender, attempts: int, pause_ms: int) -> Plan[bool]:
+    """Whether the request is sent again: that is safe, in time, and within the budget of the process."""
+    backoff = sender.settings.backoff
+    if attempts >= backoff.attempts or not may_repeat(sender.call.request.method, keyed=bool(sender.key)):
+        return False
+    now_ms = yield from do(ReadClock())
+    if now_ms + pause_ms >= sender.began_ms + backoff.deadline_ms:
+        return False
+    return (yield from do(SpendRetry()))
+
+
+def _end(
+    sender: _Sender, reply: CallAnswer | SendFailure, end: AttemptEnd, step: NextStep, attempts: int
+) -> Plan[CallResult]:
+    """Close the intent, or leave it open, and return what there is."""
+    unkept = ""
+    if sender.owner and step is NextStep.CLOSE and isinstance(reply, CallAnswer):
+        kept = KeptAnswer.of(reply.status, reply.headers, reply.body)
+        try:
+            yield from do(CloseIntent(sender.intent, sender.key, kept))
+        except StoreError as error:
+            unkept = str(error)
+    elif sender.owner:
+        yield from _leave(sender.intent, sender.owner, _reason(reply, end), in_doubt=step is NextStep.DOUBT)
+    return _result(sender, reply, end, attempts, unkept)
+
+
+def _result(
+    sender: _Sender, reply: CallAnswer | SendFailure, end: AttemptEnd, attempts: int, unkept: str
+) -> CallResult:
+    if isinstance(reply, SendFailure):
+        return CallUnanswered(reply, sender.key, attempts)
+    replayed = is_replay(reply, sender.settings.dialect)
+    origin = AnswerOrigin.REPLAYED if replayed else AnswerOrigin.FRESH
+    return CallAnswered(reply, end, origin, sender.key, attempts, unkept)
+
+
+def _leave(intent: IntentId, owner: str, error: str, *, in_doubt: bool = False) -> Plan[None]:
+    """Say that this sender is done. If the journal cannot be told, the lease ends by itself."""
+    try:
+        yield from do(LeaveIntent(intent, owner, error, in_doubt))
+    except StoreError:
+        return
+
+
+def _reason(reply: CallAnswer | SendFailure, end: AttemptEnd) -> str:
+    if isinstance(reply, SendFailure):
+        return f"{end.value}: {reply.error}"
+    return f"{reply.status}: {end.value}"
+
+
+def _sender(
+    call: OutgoingCall, settings: CallerSettings, began_ms: int, key: str, first_sent_ms: int, owner: str
+) -> _Sender:
+    """The same headers and bytes for every attempt."""
+    dialect = settings.dialect
+    headers: list[tuple[str, str]] = []
+    body = call.request.body
+    if key and not call.key:
+        check_key(key, dialect)
+        body = put_key(call.request, key, dialect)
+        if dialect.header:
+            headers.append((dialect.header, quote_key(key, dialect.quoting)))
+    if key and dialect.first_sent_header:
+        date = datetime.fromtimestamp(first_sent_ms // 1_000, UTC)
+        headers.append((dialect.first_sent_header, format_datetime(date, usegmt=True)))
+    return _Sender(call, settings, began_ms, key, tuple(headers), body, owner)
+
+
+def put_key(request: CallRequest, key: str, dialect: KeyDialect) -> bytes:
+    """The body with the key in it, for a service that reads it there; else the body as it is."""
+    if not dialect.body_field:
+        return request.body
+    document = _read_object(request.body)
+    if document is None:
+        raise ValueError(
+            f"the dialect {dialect.name} sends the key in the field {dialect.body_field} of a JSON object, "
+            "and the body of this request is none"
+        )
+    return json.dumps({dialect.body_field: key} | document).encode()
+
+
+def read_body_key(request: CallRequest, dialect: KeyDialect) -> str:
+    """The key that the caller has put into the body, for a service that reads it there; empty without one."""
+    document = _read_object(request.body) if dialect.body_field else None
+    key = None if document is None else document.get(dialect.body_field)
+    if key is not None and not isinstance(key, str):
+        raise TypeError(f"{dialect.body_field} must be text, not {type(key).__name__}")
+    return key or ""
+
+
+def _read_object(body: bytes) -> dict[str, object] | None:
+    try:
+        document: object = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return cast("dict[str, object]", document) if isinstance(document, dict) else None
