@@ -183,10 +183,15 @@ class JournalCall(Effect[T_co], Generic[T_co], frozen=True):
         return self
 
 
-class OpenIntent(JournalCall[IntentReply], frozen=True):
-    """Become the sender of an intent. The reply is durable before it is given."""
+class OfIntent(JournalCall[T_co], Generic[T_co], frozen=True):
+    """A call that is about one intent."""
 
     id: IntentId
+
+
+class OpenIntent(OfIntent[IntentReply], frozen=True):
+    """Become the sender of an intent. The reply is durable before it is given."""
+
     request: CallRequest
     key: str
     """A new key, for an intent that the journal does not know yet."""
@@ -206,10 +211,9 @@ class OpenIntent(JournalCall[IntentReply], frozen=True):
         )
 
 
-class RenewIntent(JournalCall[bool], frozen=True):
+class RenewIntent(OfIntent[bool], frozen=True):
     """Hold on to an intent while its request is under way. False if another sender has it, or it is closed."""
 
-    id: IntentId
     owner: str
     lease_ms: int
 
@@ -217,13 +221,12 @@ class RenewIntent(JournalCall[bool], frozen=True):
         return replace(self, lease_ms=check_duration("lease_ms", self.lease_ms))
 
 
-class BeginAttempt(JournalCall[bool], frozen=True):
+class BeginAttempt(OfIntent[bool], frozen=True):
     """Count one more attempt and renew the lease, before the request is sent again.
 
     False if another sender has the intent, if it is closed, or if it has become too old to be sent.
     """
 
-    id: IntentId
     owner: str
     lease_ms: int
 
@@ -231,24 +234,22 @@ class BeginAttempt(JournalCall[bool], frozen=True):
         return replace(self, lease_ms=check_duration("lease_ms", self.lease_ms))
 
 
-class CloseIntent(JournalCall[bool], frozen=True):
+class CloseIntent(OfIntent[bool], frozen=True):
     """Keep the answer of an intent, for good: a later one changes nothing, and False says so.
 
     Every sender that had this key may close it. The answer of a sender whose lease has ended is as true as another's.
     """
 
-    id: IntentId
     key: str
     answer: KeptAnswer
 
 
-class LeaveIntent(JournalCall[bool], frozen=True):
+class LeaveIntent(OfIntent[bool], frozen=True):
     """Stop sending an intent that stays open, and say why. Another sender need not wait for the lease to end.
 
     With `in_doubt` nothing is sent again until a person has decided.
     """
 
-    id: IntentId
     owner: str
     error: str
     in_doubt: bool = False
@@ -257,17 +258,16 @@ class LeaveIntent(JournalCall[bool], frozen=True):
         return replace(self, error=kept_error(self.error))
 
 
-class ReadIntent(JournalCall[IntentEntry | None], frozen=True):
-    id: IntentId
+class ReadIntent(OfIntent[IntentEntry | None], frozen=True):
+    """The intent as it is now."""
 
 
-class ForgetIntent(JournalCall[bool], frozen=True):
+class ForgetIntent(OfIntent[bool], frozen=True):
     """Delete an intent, so that its name begins a new operation under a new key. Not while a sender holds it.
 
     The key says which one the caller has read.
     """
 
-    id: IntentId
     key: str
 
 

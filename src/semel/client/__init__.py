@@ -1,0 +1,1 @@
+"""The caller's side: a journal that keeps one durable key for each logical operation."""

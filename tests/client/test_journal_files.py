@@ -1,0 +1,253 @@
+"""A journal in a file: the same as the model, call by call, and after every crash what it has said."""
+
+import multiprocessing
+import os
+import resource
+import signal
+import sqlite3
+import stat
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from client.senders import LEASE_MS, MAX_AGE_MS, PAY, REQUEST, close_intent, open_intent, start, wall_clock
+from semel.client.memory import MemoryJournal
+from semel.client.sqlite import SCHEMA_VERSION, SqliteJournal, meaning
+from semel.core.journal import (
+    BODY_MAX,
+    BeginAttempt,
+    CallRequest,
+    CloseIntent,
+    ForgetIntent,
+    IntentGranted,
+    IntentId,
+    IntentKept,
+    IntentState,
+    JournalCall,
+    KeptAnswer,
+    LeaveIntent,
+    ListIntents,
+    OpenIntent,
+    PurgeIntents,
+    ReadIntent,
+    RenewIntent,
+)
+from semel.errors import RecordUnreadable, StoreMisconfigured, StoreUnavailable
+from semel.testing.clock import ManualClock
+
+NAMES = st.builds(IntentId, st.sampled_from(["a", "b", "ä", "😀", "Z"]), st.sampled_from(["", "shop"]))
+OWNERS, KEYS = st.sampled_from(["me", "you"]), st.sampled_from(["k1", "k2"])
+REQUESTS = st.builds(
+    CallRequest, st.just("POST"), st.just("https://x/"), st.just(()), st.sampled_from([b"", b"\0\xff"])
+)
+TIMES, SPACES = st.sampled_from([1, 5, 20]), st.sampled_from(["", "shop"])
+ANSWERS = st.sampled_from([KeptAnswer.of(201, (("ETag", '"1"'),), b"\xff"), KeptAnswer(200, (), None, BODY_MAX + 1)])
+CALLS: st.SearchStrategy[JournalCall[Any]] = st.one_of(
+    st.builds(OpenIntent, NAMES, REQUESTS, KEYS, OWNERS, TIMES, st.sampled_from([10, 40])),
+    st.builds(RenewIntent, NAMES, OWNERS, TIMES),
+    st.builds(BeginAttempt, NAMES, OWNERS, TIMES),
+    st.builds(CloseIntent, NAMES, KEYS, ANSWERS),
+    st.builds(LeaveIntent, NAMES, OWNERS, st.sampled_from(["", "späť"]), st.booleans()),
+    st.builds(ReadIntent, NAMES),
+    st.builds(ForgetIntent, NAMES, KEYS),
+    st.builds(PurgeIntents, SPACES, st.sampled_from([0, 5]), st.sampled_from([1, 10])),
+    st.builds(ListIntents, SPACES, st.sampled_from([1, 10]), st.sampled_from(["", "a"]), st.booleans()),
+)
+
+
+@given(st.lists(st.tuples(CALLS, st.integers(0, 8)), max_size=25))
+@settings(max_examples=60, deadline=None)
+def test_a_file_answers_as_the_model_does(history: list[tuple[JournalCall[Any], int]]) -> None:
+    clock = ManualClock()
+    with tempfile.TemporaryDirectory() as folder:
+        file, model = SqliteJournal(f"{folder}/journal.db", clock), MemoryJournal(clock)
+        for call, late_ms in history:
+            assert file.answer(call) == model.answer(call)
+            clock.advance(late_ms)
+        for namespace in ("", "shop"):
+            for answered in (False, True):
+                everything = ListIntents(namespace, 100, "", answered)
+                assert file.answer(everything) == model.answer(everything)
+        file.close()
+        model.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "journal.db")
+
+
+def test_what_was_answered_is_on_the_disk_for_its_owner_alone(path: str) -> None:
+    journal = SqliteJournal(path, wall_clock)
+    assert isinstance(open_intent(journal, "pay:42", "k1"), IntentGranted)
+    for name in (path, f"{path}-wal", f"{path}-shm"):
+        assert stat.S_IMODE(os.stat(name).st_mode) == 0o600, name
+    journal.close()
+    entry = SqliteJournal(path, wall_clock).answer(ReadIntent(PAY))
+    assert entry is not None
+    assert (entry.key, entry.request, entry.state) == ("k1", REQUEST, IntentState.OPEN)
+
+
+def test_every_commit_is_synced(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def connect_and_note(*args: Any, **rest: Any) -> sqlite3.Connection:
+        opened.append(connect(*args, **rest))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", connect_and_note)
+    SqliteJournal(path, wall_clock)
+    assert opened[0].execute("PRAGMA synchronous").fetchone() == (2,)
+    assert opened[0].execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_two_processes_and_their_threads_race_and_one_sender_gets_each_intent(path: str) -> None:
+    racers = [start("race", path, me) for me in ("a", "b")]
+    try:
+        for racer in racers:
+            assert racer.stdout is not None
+            assert racer.stdout.readline() == "ready\n"
+        granted = [name for racer in racers for name in racer.communicate("go\n", timeout=60)[0].split()]
+    finally:
+        for racer in racers:
+            racer.kill()
+            racer.wait()
+    assert [racer.returncode for racer in racers] == [0, 0]
+    assert Counter(granted) == {f"n{number}": 1 for number in range(20)}
+
+
+@pytest.mark.parametrize("lines", [1, 2, 3, 10, 25])
+def test_after_kill_9_the_journal_has_everything_that_it_has_said(path: str, lines: int) -> None:
+    writer = start("write", path)
+    assert writer.stdout is not None
+    said = [writer.stdout.readline() for _ in range(lines)]
+    writer.send_signal(signal.SIGKILL)
+    said += writer.communicate()[0].splitlines()
+    journal = SqliteJournal(path, wall_clock)
+    told = {name: state for state, name in (line.split() for line in said)}
+    for name, state in told.items():
+        entry = journal.answer(ReadIntent(IntentId(name)))
+        assert entry is not None, name
+        assert entry.key == f"k{name[1:]}"
+        assert state == "open" or entry.state is IntentState.ANSWERED, name
+    assert isinstance(open_intent(journal, "n0", "another"), IntentKept) or told["n0"] == "open"
+
+
+def test_a_child_of_a_fork_uses_the_journal_and_so_does_its_parent(path: str) -> None:
+    journal = SqliteJournal(path, wall_clock)
+    open_intent(journal, "before", "k0")
+    child = multiprocessing.get_context("fork").Process(target=open_intent, args=(journal, "child", "k1"))
+    child.start()
+    open_intent(journal, "parent", "k2")
+    child.join(60)
+    assert child.exitcode == 0
+    assert [entry.id.name for entry in journal.answer(ListIntents("", 10))] == ["before", "child", "parent"]
+
+
+def test_a_journal_of_a_newer_version_is_refused(path: str) -> None:
+    SqliteJournal(path, wall_clock).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    connection.close()
+    with pytest.raises(StoreMisconfigured, match=r"was written by a newer version of semel .* Nothing was sent"):
+        SqliteJournal(path, wall_clock)
+
+
+def test_the_database_of_another_program_is_refused_and_left_alone(path: str) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE theirs (x)")
+    connection.close()
+    before = Path(path).read_bytes()
+    with pytest.raises(StoreMisconfigured, match="is the database of another program: give the journal a file"):
+        SqliteJournal(path, wall_clock)
+    assert Path(path).read_bytes() == before
+
+
+def test_what_is_no_database_is_refused(path: str) -> None:
+    Path(path).write_bytes(b"not a database, but long enough for a header" * 100)
+    with pytest.raises(StoreMisconfigured, match="is no journal, or is damaged"):
+        SqliteJournal(path, wall_clock)
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(StoreMisconfigured, match=r"cannot be opened: No such file or directory\. Nothing is sent"):
+        SqliteJournal(str(tmp_path / "no" / "journal.db"), wall_clock)
+    with pytest.raises(StoreMisconfigured, match="cannot be written to, so nothing is sent"):
+        SqliteJournal(str(tmp_path), wall_clock)
+
+
+def test_a_file_that_was_removed_under_the_journal_stops_it(path: str) -> None:
+    journal = SqliteJournal(path, wall_clock)
+    os.remove(path)
+    with pytest.raises(StoreUnavailable, match="was removed or replaced while this process had it open"):
+        open_intent(journal, "pay:42", "k1")
+    assert not os.path.exists(path)
+
+
+def test_a_journal_that_cannot_grow_says_so_and_goes_on_when_it_can(path: str) -> None:
+    journal = SqliteJournal(path, wall_clock)
+    large = CallRequest("POST", "https://x/", (), b"x" * 500_000)
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, old[1]))
+    try:
+        with pytest.raises(StoreUnavailable, match="so nothing is sent"):
+            journal.answer(OpenIntent(PAY, large, "k1", "me", LEASE_MS, MAX_AGE_MS))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert journal.answer(ReadIntent(PAY)) is None
+    assert isinstance(journal.answer(OpenIntent(PAY, large, "k2", "me", LEASE_MS, MAX_AGE_MS)), IntentGranted)
+
+
+@pytest.mark.parametrize(
+    ("statement", "kind", "says"),
+    [
+        ("INSERT INTO t SELECT zeroblob(100000)", StoreUnavailable, "the disk of the journal journal.db is full"),
+        ("SELECT * FROM nowhere", StoreUnavailable, "the journal journal.db failed, so nothing is sent: no such table"),
+    ],
+)
+def test_what_errors_mean(statement: str, kind: type[Exception], says: str) -> None:
+    connection = sqlite3.connect(":memory:")
+    connection.execute("CREATE TABLE t (x)")
+    connection.execute("PRAGMA max_page_count = 2")
+    with pytest.raises(sqlite3.Error) as failed:
+        connection.execute(statement)
+    connection.close()
+    found = meaning(failed.value, "journal.db")
+    assert type(found) is kind
+    assert str(found).startswith(says)
+
+
+def test_a_read_only_and_a_locked_journal(path: str) -> None:
+    SqliteJournal(path, wall_clock).close()
+    reader = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    with pytest.raises(sqlite3.Error) as failed:
+        reader.execute("DELETE FROM intents")
+    reader.close()
+    assert "give this process the right to write" in str(meaning(failed.value, path))
+    first, second = (sqlite3.connect(path, timeout=0, isolation_level=None) for _ in range(2))
+    first.execute("BEGIN IMMEDIATE")
+    with pytest.raises(sqlite3.Error) as locked:
+        second.execute("BEGIN IMMEDIATE")
+    for connection in (first, second):
+        connection.close()
+    assert "was locked for more than 10 s" in str(meaning(locked.value, path))
+
+
+def test_an_intent_that_cannot_be_read_is_not_taken_for_none(path: str) -> None:
+    journal = SqliteJournal(path, wall_clock)
+    open_intent(journal, "pay:42", "k1")
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE intents SET request = x'00'")
+    connection.close()
+    with pytest.raises(RecordUnreadable, match=r"the intent 'pay:42' in .* cannot be read by this version"):
+        open_intent(journal, "pay:42", "k2")
+    assert not isinstance(open_intent(journal, "other", "k3"), IntentKept), "the journal goes on"
+    assert close_intent(journal, "other", "k3")
