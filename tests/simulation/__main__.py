@@ -30,7 +30,16 @@ REPORTS = {
     "exactly-once": BUILD / "simulation-exactly-once.json",
     "messages": BUILD / "simulation-messages.json",
 }
-TOLD = ("operations", "callers", "messages", "addings", "process_faults", "message_faults", "store_faults")
+TOLD = (
+    "operations",
+    "callers",
+    "messages",
+    "addings",
+    "process_faults",
+    "message_faults",
+    "store_faults",
+    "lease_faults",
+)
 
 
 def replay(scenario: Any, profile: Profile) -> int:

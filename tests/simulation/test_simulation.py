@@ -90,7 +90,7 @@ def test_a_history_with_transactions_is_told_statement_by_statement() -> None:
 
 
 def test_a_history_of_messages_is_told_from_the_outbox_to_the_effect() -> None:
-    trace = "\n".join(MESSAGES.run(MESSAGES.draw(0), trace=True).trace or ())
+    trace = "\n".join(MESSAGES.run(MESSAGES.draw(3), trace=True).trace or ())
     for said in ("with number", "TakeMessages", "publishes m", "SettleMessages", "write ->", "COMMIT", "is HANDLED"):
         assert said in trace
 

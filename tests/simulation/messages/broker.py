@@ -135,6 +135,7 @@ class Broker:
             self.ready.append(delivery)
         elif fault is not None:
             id = message.id if fault.kind == "foreign" else None
+            self.world.oracle.foreign.update([] if id is None else [id])
             self.ready.append(Delivery(b"of another sender", id, message.topic))
         self.world.time.after_ms(self._delay_ms(), self.push)
         return True

@@ -6,7 +6,8 @@ from mutants.fault import Fault
 
 PLAN, LANES, RELAY, MODEL = "core/relay.py", "outbox/lanes.py", "outbox/relay.py", "core/outbox_model.py"
 CONSUMER, VERDICTS = "core/consumer.py", "core/verdicts.py"
-FAILURES, TRIES, SETTINGS = "inbox/failures.py", "inbox/transactions.py", "inbox/settings.py"
+FAILURES, SETTINGS = "inbox/failures.py", "inbox/settings.py"
+TRIES, LEASES = "inbox/transactions.py", "inbox/leases.py"
 
 FAULTS = [
     Fault(
@@ -102,6 +103,18 @@ FAULTS = [
         "Handling.STORE_AWAY: VerdictRow(Settling.ACKNOWLEDGE)",
     ),
     Fault(
+        "an unknown outcome is acknowledged",
+        VERDICTS,
+        "Handling.UNKNOWN: VerdictRow(Settling.PARK)",
+        "Handling.UNKNOWN: VerdictRow(Settling.ACKNOWLEDGE)",
+    ),
+    Fault(
+        "a message that another consumer handles is acknowledged",
+        VERDICTS,
+        "Handling.IN_PROGRESS: VerdictRow(Settling.DELIVER_AGAIN)",
+        "Handling.IN_PROGRESS: VerdictRow(Settling.ACKNOWLEDGE)",
+    ),
+    Fault(
         "a message that is in progress is counted",
         CONSUMER,
         "    if tried.handling is Handling.RAISED:\n",
@@ -123,11 +136,24 @@ FAULTS = [
         "            return Tried(Handling.HANDLED, reason)  # the",
     ),
     Fault(
+        "a record that was not stored counts as stored",
+        FAILURES,
+        'return Tried(Handling.STORE_AWAY, f"it was',
+        'return Tried(Handling.HANDLED, f"it was',
+    ),
+    Fault(
+        "a duplicate is handled again",
+        LEASES,
+        "                    return Tried(Handling.DUPLICATE)\n",
+        "                    pass\n",
+        times=2,
+    ),
+    Fault(
         "a message is marked although its handler raised",
         TRIES,
-        "            await self._handle(connection, incoming.delivery)\n",
-        "            try:\n                await self._handle(connection, incoming.delivery)\n"
-        "            except Exception:\n                pass\n",
+        "                raise\n            self._close(received, progress)\n",
+        "            self._close(received, progress)\n",
+        times=2,
     ),
     Fault(
         "a batch that was rolled back counts as handled",

@@ -32,17 +32,27 @@ INVARIANTS: dict[str, tuple[str, str]] = {
     "a-stop-ends": ("relay", "a relay that is asked to stop ends soon"),
     "a-relay-goes-on": ("relay", "a relay that was not asked to stop does not end"),
     "every-message-is-published": ("relay", "when all is quiet, every committed message is published or given up"),
-    "one-effect-per-message": ("inbox", "a message takes effect once, however often it is delivered"),
+    "one-effect-per-message": (
+        "inbox",
+        "a message takes effect once, however often it is delivered, unless the guarantee is at-least-once",
+    ),
     "rows-and-record-are-one": ("inbox", "the rows of a handler that returned and the record of its message are one"),
-    "acknowledged-means-recorded": ("inbox", "a delivery is acknowledged only if the record of its message is stored"),
+    "acknowledged-means-recorded": (
+        "inbox",
+        "a delivery is acknowledged only if the record of its message is stored, and its handler has returned",
+    ),
     "another-message-is-refused": ("inbox", "a message under the id of another one is never acknowledged"),
-    "only-failures-are-counted": ("inbox", "no attempt is counted unless a handler ran and its rows were rolled back"),
+    "only-failures-are-counted": (
+        "inbox",
+        "no attempt is counted unless a handler ran and did not return, or was rolled back",
+    ),
     "told-means-counted": ("inbox", "a verdict that counts an attempt has its count stored"),
     "a-dead-letter-has-a-cause": (
         "inbox",
-        "a dead letter has a final error, used up exactly its attempts, has no id, or has the id of another message",
+        "a dead letter has a final error, used up exactly its attempts, has no id, has the id of another message, "
+        "or has an unknown outcome",
     ),
-    "nothing-is-unknown": ("inbox", "with a transaction no outcome is unknown"),
+    "nothing-is-unknown": ("inbox", "no outcome is unknown, unless the guarantee is at-most-once"),
     "every-message-takes-effect": ("inbox", "when all is quiet, every message took effect or is a dead letter"),
     "every-delivery-is-judged": ("inbox", "when all is quiet, nothing is without a verdict, and no transaction open"),
     "everything-settles": ("all", "the history comes to rest when its faults are over"),
@@ -57,13 +67,17 @@ CALLS = "refused lost reply-lost late slow-request slow-reply outage crash"
 PUBLISHED = "lost reply-lost late slow-reply outage crash fails error closed misconfigured"
 JUDGED = """handled duplicate in_progress nothing_done uncommitted raised exhausted final unnamed reused
 store_away"""
+LEASED = {
+    "at-most-once": "handled duplicate in_progress nothing_done unknown final reused store_away",
+    "at-least-once": "handled duplicate in_progress nothing_done raised exhausted final reused store_away",
+}
 HAPPENED = """
 message_published; message_failed; message_dead; relay_paused
 process crash; process pause; process shutdown; process cancel
 wait refused; purge refused; deliver duplicated; deliver foreign; deliver unnamed; verdict lost; verdict late
 verdict outage; outbox away; broker away; late commit; rolled back; added again; purged; redriven; discarded
 published again; a relay overtaken; settled by the dead; confirmation to nobody; verdict too late
-delivered again without a verdict; dead letters delivered again; batch; key blocked; stopped in the middle
+delivered again without a verdict; dead letters delivered again; deliveries together; key blocked; stopped in the middle
 commit reply-lost; commit lost; commit late; commit deadlock; commit crash; commit outage
 """
 MUST_REACH = frozenset(
@@ -71,6 +85,7 @@ MUST_REACH = frozenset(
         *(f"{call} {fault}" for call in ("take", "settle") for fault in CALLS.split()),
         *(f"publish {fault}" for fault in PUBLISHED.split()),
         *(f"judged {handling}" for handling in JUDGED.split()),
+        *(f"{guarantee} {handling}" for guarantee, handlings in LEASED.items() for handling in handlings.split()),
         *(event for line in HAPPENED.split("\n") for event in line.split("; ") if event),
     }
 )

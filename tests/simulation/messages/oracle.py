@@ -52,6 +52,8 @@ class Oracle:
         self.before: dict[str, frozenset[str]] = {}
         """Every committed message, and those of its key that were committed before it was added."""
         self.effects: dict[str, list[Entry]] = {}
+        self.foreign: set[str] = set()
+        """The ids that another sender has used, too."""
         self._buried: set[str | None] = set()
         self._discarded: set[str] = set()
         self._ever_dead: set[str] = set()
@@ -223,7 +225,7 @@ class Oracle:
             found.append(entry)
             self._check(len(found) == 1, "one-effect-per-message", f"{entry.id} has {len(found)} effects")
             handled.add(entry.id)
-        recorded = set()
+        recorded: set[str] = set()
         for digest, row in transaction.records.items():
             if digest.startswith(MARK):
                 self._count(digest.removeprefix(MARK), row[0])
@@ -232,6 +234,18 @@ class Oracle:
             else:
                 self.violated("rows-and-record-are-one", f"the record of {row[2]} is committed before it is finished")
         self._check(recorded == handled, "rows-and-record-are-one", f"records {recorded}, rows {handled}")
+
+    def sent(self, entry: Entry) -> None:
+        """An effect that is elsewhere takes place."""
+        found = self.effects.setdefault(entry.id, [])
+        found.append(entry)
+        may_again = self.world.scenario.choices.guarantee == "at-least-once"
+        self._check(len(found) == 1 or may_again, "one-effect-per-message", f"{entry.id} has {len(found)} effects")
+
+    def counted(self, key: Key, count: int) -> None:
+        """Under a lease a handler that sent something may fail after that."""
+        failed = sum(entry.id == key.name and not entry.returned for entry in self.entries)
+        self._check(count <= failed, "only-failures-are-counted", f"{key.name}: {count} of {failed} are counted")
 
     def _count(self, digest: bytes, count: int) -> None:
         for id in {entry.id for entry in self.entries} | self.before.keys():
@@ -243,24 +257,36 @@ class Oracle:
         """What a consumer tells the broker, before it does."""
         handling, id = verdict.handling, delivery.id
         done = self.effects.get(id or "", [])
-        self._check(handling is not Handling.UNKNOWN, "nothing-is-unknown", f"{id}: {verdict.reason}")
+        choices = self.world.scenario.choices
+        may_be_unknown = choices.guarantee == "at-most-once"
+        self._check(handling is not Handling.UNKNOWN or may_be_unknown, "nothing-is-unknown", f"{id}: {verdict.reason}")
         if verdict.settling is Settling.ACKNOWLEDGE:
-            key = Key("", HANDLER, id or "-")
-            recorded = self.world.database.record_of(key) is not None
-            self._check(recorded and done, "acknowledged-means-recorded", f"{id} is {handling.name}")
+            recorded = self._is_recorded(Key("", HANDLER, id or "-"))
+            returned = any(entry.returned for entry in done)
+            self._check(recorded and returned, "acknowledged-means-recorded", f"{id} is {handling.name}")
             same = all(entry.payload == delivery.payload for entry in done)
             self._check(same, "another-message-is-refused", f"another message under {id} is {handling.name}")
         if verdict.counted and id is not None:
-            stored = self.world.database.attempts_of(Key("", HANDLER, id))
+            key = Key("", HANDLER, id)
+            in_transaction = choices.guarantee == "exactly-once"
+            stored = self.world.database.attempts_of(key) if in_transaction else self.world.leases.counts[key]
             self._check(stored >= verdict.attempt > 0, "told-means-counted", f"{id}: {verdict.attempt} of {stored}")
         if verdict.settling in (Settling.DEAD_LETTER, Settling.PARK):
-            cause = self._has_cause(delivery, verdict, done)
+            cause = self._has_cause(delivery, verdict)
             self._check(cause, "a-dead-letter-has-a-cause", f"{id} is {handling.name}: {verdict.reason}")
         elif handling is Handling.RAISED:
-            used_up = verdict.attempt % self.world.scenario.choices.attempts_max == 0
+            used_up = verdict.attempt % choices.attempts_max == 0
             self._check(not used_up, "a-dead-letter-has-a-cause", f"{id} has failed {verdict.attempt} times")
 
-    def _has_cause(self, delivery: Delivery, verdict: Verdict, done: list[Entry]) -> bool:
+    def _is_recorded(self, key: Key) -> bool:
+        """Under a lease that ran out another consumer may handle it by now; it was handled all the same."""
+        choices = self.world.scenario.choices
+        if choices.guarantee == "exactly-once":
+            return self.world.database.record_of(key) is not None
+        record = self.world.leases.store.get(key)
+        return record is not None and (choices.guarantee == "at-least-once" or not record.in_progress())
+
+    def _has_cause(self, delivery: Delivery, verdict: Verdict) -> bool:
         match verdict.handling:
             case Handling.EXHAUSTED:
                 return verdict.attempt % self.world.scenario.choices.attempts_max == 0
@@ -269,7 +295,9 @@ class Oracle:
             case Handling.UNNAMED:
                 return delivery.id is None
             case Handling.REUSED:
-                return any(entry.payload != delivery.payload for entry in done)
+                return delivery.id in self.foreign
+            case Handling.UNKNOWN:
+                return True  # where it may be
             case _:
                 return False
 
@@ -287,7 +315,7 @@ class Oracle:
             is_settled = (is_out or id in self._discarded) and id not in waiting
             self._check(is_settled, "every-message-is-published", f"{id} is {entry and entry.state.value}")
         for id in taken:
-            took = len(self.effects.get(id, ())) == 1 or id in self._buried
+            took = bool(self.effects.get(id)) or id in self._buried
             self._check(took, "every-message-takes-effect", f"{id} was published, and nothing came of it")
         is_judged = self.world.broker.is_quiet() and not self.world.database.open
         self._check(is_judged, "every-delivery-is-judged", "a delivery, or a transaction, is open")

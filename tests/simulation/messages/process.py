@@ -6,20 +6,25 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from semel import Policy
 from semel.core.messages import Delivery
 from semel.core.verdicts import Settling, Verdict
 from semel.errors import NotExecuted
 from semel.events import Event
 from semel.inbox import AsyncInbox
+from semel.inbox.consumers import AsyncConsumer
+from semel.inbox.settings import InboxOptions
 from semel.outbox.relay import Relay
 from simulation.application import WorkFailed
 from simulation.messages.broker import Given, RemotePublisher
 from simulation.messages.depot import RemoteOutbox
+from simulation.messages.scenario import Choices
 from simulation.process import AnyProcess
 from simulation.scenario import ProcessFault
 from simulation.transactions.connection import Connection, Pool
 
 if TYPE_CHECKING:
+    from simulation.messages.oracle import Entry
     from simulation.messages.world import MessageWorld
 
 HANDLER = "ledger"
@@ -104,12 +109,18 @@ class ConsumerProcess(MessageProcess):
     def __init__(self, world: MessageWorld, index: int, life: int) -> None:
         super().__init__(world, index, life)
         self.pool = Pool(self)  # type: ignore[arg-type]  # it has what a pool asks of a process
-        inbox = AsyncInbox(HANDLER, attempts_max=world.scenario.choices.attempts_max, final_errors=(Hopeless,))
-        tries_max = world.scenario.choices.tries_max
-        self.consumer = inbox.consumer(self._handle, begin=self.pool.begin, wait=WAIT_S, tries_max=tries_max)
+        self.consumer = self._make_consumer(world.scenario.choices)
         self.handled: set[asyncio.Task[None]] = set()
         self._rests_until_s = 0.0
         world.time.after_ms(0, world.broker.push)
+
+    def _make_consumer(self, choices: Choices) -> AsyncConsumer:
+        options: InboxOptions = {"attempts_max": choices.attempts_max, "final_errors": (Hopeless,)}
+        if choices.guarantee == "exactly-once":
+            inbox = AsyncInbox(HANDLER, **options)
+            return inbox.consumer(self._write, begin=self.pool.begin, wait=WAIT_S, tries_max=choices.tries_max)
+        options["policy"] = Policy(guarantee=choices.guarantee, lease=choices.lease_ms / 1000)
+        return AsyncInbox(HANDLER, store=self.world.leases.face_of(self), **options).consumer(self._send)
 
     def has_room(self) -> bool:
         rests = self.world.time.now_s < self._rests_until_s
@@ -127,7 +138,7 @@ class ConsumerProcess(MessageProcess):
         if len(deliveries) == 1:
             verdicts = [await self.consumer(deliveries[0])]
         else:
-            self.world.reached.add("batch")
+            self.world.reached.add("deliveries together")
             verdicts = await self.consumer.handle_batch(deliveries)
         for delivery, verdict in zip(deliveries, verdicts, strict=True):
             self._judged(delivery, verdict)
@@ -135,7 +146,9 @@ class ConsumerProcess(MessageProcess):
 
     def _judged(self, delivery: Delivery, verdict: Verdict) -> None:
         self.world.note(self.name, "{} is {}: {}", delivery.id, verdict.handling.name, verdict.settling.value)
-        self.world.reached.add(f"judged {verdict.handling.name.lower()}")
+        guarantee = self.world.scenario.choices.guarantee
+        told = "judged" if guarantee == "exactly-once" else guarantee
+        self.world.reached.add(f"{told} {verdict.handling.name.lower()}")
         self.world.oracle.judged(delivery, verdict)
         if verdict.settling is Settling.STOP:
             self._rests_until_s = self.world.time.now_s + verdict.delay_ms / 1000
@@ -165,11 +178,25 @@ class ConsumerProcess(MessageProcess):
             self.world.server.lose_process(self)  # type: ignore[arg-type]
             self.world.broker.lose(self)
 
-    async def _handle(self, connection: Connection, delivery: Delivery) -> None:
-        """The handler: two rows, and whatever else the scenario has for this message."""
+    async def _write(self, connection: Connection, delivery: Delivery) -> None:
+        """A handler with a transaction: it writes two rows."""
         entry = self.world.oracle.entered(delivery)
-        planned = self.world.planned(entry.id)
         await connection.write(entry.number, 0)
+        await self._do(entry)
+        await connection.write(entry.number, 1)
+        entry.returned = True
+
+    async def _send(self, delivery: Delivery) -> None:
+        """A handler under a lease: its effect is elsewhere, and nothing takes it back."""
+        entry = self.world.oracle.entered(delivery)
+        await self._do(entry)
+        self.world.oracle.sent(entry)
+        await asyncio.sleep(0.001)
+        entry.returned = True
+
+    async def _do(self, entry: Entry) -> None:
+        """Whatever else the scenario has for this message."""
+        planned = self.world.planned(entry.id)
         if planned.handling == "slow":
             await asyncio.sleep(SLOW_S)
         if planned.handling == "final":
@@ -179,5 +206,3 @@ class ConsumerProcess(MessageProcess):
             raise WorkFailed("as the scenario has it")
         if planned.handling == "nothing-done" and entry.nth <= planned.times:
             raise NotExecuted("as the scenario has it")
-        await connection.write(entry.number, 1)
-        entry.returned = True

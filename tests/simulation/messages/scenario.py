@@ -6,7 +6,15 @@ import random
 from dataclasses import dataclass
 from typing import Literal
 
-from simulation.scenario import Caller, Operation, ProcessFault, ProcessFaultKind
+from simulation.scenario import (
+    CALLS,
+    MESSAGE_FAULTS,
+    Caller,
+    MessageFault,
+    Operation,
+    ProcessFault,
+    ProcessFaultKind,
+)
 from simulation.transactions.scenario import STATEMENT_FAULTS, Driver, Sent, StatementFault
 
 Where = Literal["take", "settle", "purge", "wait", "publish", "deliver", "verdict", "operator"]
@@ -43,6 +51,8 @@ Handling = Literal["fine", "slow", "raises", "raises-always", "final", "nothing-
 class Choices:
     """The settings of the relays and of the consumers."""
 
+    guarantee: Literal["exactly-once", "at-most-once", "at-least-once"]
+    """Of the consumers: with a transaction, or under a lease."""
     order: Literal["key", "none"]
     dead_block: bool
     batch: int
@@ -104,6 +114,8 @@ class MessageScenario:
     message_faults: tuple[StatementFault, ...] = ()
     """On the way to the consumers' database."""
     store_faults: tuple[Fault, ...] = ()
+    lease_faults: tuple[MessageFault, ...] = ()
+    """On the way to the store of consumers that work under a lease."""
     operations: tuple[Operation, ...] = ()
     callers: tuple[Caller, ...] = ()
 
@@ -113,6 +125,7 @@ def draw(seed: int) -> MessageScenario:
     lease_ms = rng.choice((400, 2_000))
     order: Literal["key", "none"] = "none" if rng.random() < 0.1 else "key"
     choices = Choices(
+        rng.choice(("exactly-once", "exactly-once", "at-most-once", "at-least-once")),
         order,
         order == "key" and rng.random() < 0.3,
         rng.choice((1, 2, 10)),
@@ -129,6 +142,7 @@ def draw(seed: int) -> MessageScenario:
     processes = rng.choice((1, 2, 2, 3)) + choices.consumers
     messages = tuple(_planned(rng) for _ in range(rng.choice((1, 2, 3, 5))))
     calm = rng.random() < 0.1
+    leases = choices.guarantee != "exactly-once"
     return MessageScenario(
         seed,
         choices,
@@ -138,8 +152,9 @@ def draw(seed: int) -> MessageScenario:
         messages,
         tuple(_adding(rng, len(messages), lease_ms) for _ in range(rng.choice((1, 2, 3, 4)))),
         () if calm else _process_faults(rng, processes, lease_ms),
-        () if calm else tuple(_statement_fault(rng, lease_ms) for _ in range(rng.choice((0, 0, 1, 2)))),
+        () if calm or leases else tuple(_statement_fault(rng, lease_ms) for _ in range(rng.choice((0, 0, 1, 2)))),
         () if calm else tuple(_fault(rng, lease_ms) for _ in range(rng.choice((0, 1, 2, 3, 4)))),
+        tuple(_lease_fault(rng, lease_ms) for _ in range(rng.choice((0, 0, 1, 2)))) if leases and not calm else (),
     )
 
 
@@ -185,6 +200,12 @@ def _statement_fault(rng: random.Random, lease_ms: int) -> StatementFault:
     if (kind, sent) == ("refused", "commit"):  # which no database does to a transaction that only reads
         kind = "deadlock"
     return StatementFault(kind, sent, int(4 * rng.random() ** 2), rng.choice(takes))
+
+
+def _lease_fault(rng: random.Random, lease_ms: int) -> MessageFault:
+    kind = rng.choice(MESSAGE_FAULTS)
+    takes = (lease_ms, 3_000) if kind == "outage" else (5, 30, 200, 2 * lease_ms)
+    return MessageFault(kind, rng.choice(CALLS), int(4 * rng.random() ** 2), rng.choice(takes))
 
 
 def _fault(rng: random.Random, lease_ms: int) -> Fault:

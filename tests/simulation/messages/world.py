@@ -14,6 +14,7 @@ from simulation.history import History, deterministic
 from simulation.messages.broker import Broker
 from simulation.messages.database import MessageDatabase
 from simulation.messages.depot import Depot
+from simulation.messages.leasing import LeaseServer
 from simulation.messages.oracle import Oracle, own_ms
 from simulation.messages.process import ConsumerProcess, MessageProcess, RelayProcess
 from simulation.messages.scenario import Fault, MessageScenario, Planned
@@ -30,8 +31,8 @@ REST_S = 600.0
 
 class MessageWorld(History[MessageScenario, Oracle, MessageProcess]):
     def __init__(self, scenario: MessageScenario, *, trace: bool = False) -> None:
-        calm = not (scenario.process_faults or scenario.message_faults or scenario.store_faults)
-        super().__init__(scenario, calm=calm, trace=trace)
+        faults = (*scenario.process_faults, *scenario.message_faults, *scenario.store_faults, *scenario.lease_faults)
+        super().__init__(scenario, calm=not faults, trace=trace)
         self._faults: dict[tuple[str, int], Fault] = {
             (fault.where, fault.nth): fault for fault in scenario.store_faults
         }
@@ -40,6 +41,7 @@ class MessageWorld(History[MessageScenario, Oracle, MessageProcess]):
         self.oracle = Oracle(self)
         self.depot = Depot(self)
         self.broker = Broker(self)
+        self.leases = LeaseServer(self)
         self.server = Server(self)  # type: ignore[arg-type]  # it has what a server asks of its world
         self.database = self.server.database = MessageDatabase(self)
 
@@ -96,6 +98,7 @@ class MessageWorld(History[MessageScenario, Oracle, MessageProcess]):
         for process in self.processes.values():
             process.loop.on_step.clear()
         self.server.heal()
+        self.leases.heal()
         self.depot.heal()
         self.broker.heal()
         self._look()
