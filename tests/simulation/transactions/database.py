@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from semel.stores.postgres import transaction_queries as queries
 from semel.stores.postgres.transaction import PostgresEngine
-from semel.stores.postgres.transaction_queries import BOOK, KNOWN, LIMIT_WAIT, LOCK, TABLE, UNLIMIT
+from semel.stores.postgres.transaction_queries import BOOK, KNOWN, LIMIT_WAIT, TABLE, UNLIMIT
 from semel.stores.sql.rows import COLUMNS, IN_PROGRESS
 
 if TYPE_CHECKING:
@@ -89,7 +89,6 @@ class Database:
         self._waiting: dict[str, Callable[[Transaction, Sequence[Any]], Meaning]] = {
             CLAIM: self._claim,
             INSIST: self._insist,
-            LOCK: self._lock,
         }
         self._plain: dict[str, Callable[[Transaction, Sequence[Any]], Rows]] = {
             COMPLETE: self._complete,
@@ -194,23 +193,21 @@ class Database:
         return [(VERSION, *self._insert(transaction, params, now_ms), now_ms, *NO_RECORD)]
 
     def _insist(self, transaction: Transaction, params: Sequence[Any]) -> Meaning:
-        digest, lock, now_ms = params[0], params[8], self.now_ms()
-        takes_lock = "pg_try_advisory_xact_lock" in INSIST
+        digest, lock = params[0], params[8]
+        if "pg_advisory_xact_lock" in INSIST:
+            yield from self._lock(transaction, lock)
+        now_ms = self.now_ms()
         yield from self._turn(transaction, digest)
         seen = self._seen(transaction, digest)
         if seen is not None and not (seen[EXPIRES] + seen[REFUSE] <= now_ms and seen[LEASE] <= now_ms):
             return []
-        inserted = self._insert(transaction, params, now_ms)
-        if not takes_lock or self._is_locked(transaction, lock):
-            return [(*inserted, False)]
-        transaction.locks.add(lock)
-        return [(*inserted, True)]
+        return [self._insert(transaction, params, now_ms)]
 
-    def _lock(self, transaction: Transaction, params: Sequence[Any]) -> Meaning:
-        while (locker := self._locker(transaction, params[0])) is not None:
+    def _lock(self, transaction: Transaction, lock: int) -> Generator[Transaction, None, None]:
+        """Wait for an advisory lock."""
+        while (locker := self._locker(transaction, lock)) is not None:
             yield locker
-        transaction.locks.add(params[0])
-        return [("",)]
+        transaction.locks.add(lock)
 
     def _complete(self, transaction: Transaction, params: Sequence[Any]) -> Rows:
         digest, owner, state, format, payload, refuse_ms, retention_ms, mark = params

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from mutants.fault import Fault
 
-REQUESTS, HTTP, POSTGRES = "transaction/requests.py", "transaction/http.py", "stores/postgres/transaction.py"
+REQUESTS, HTTP = "transaction/requests.py", "transaction/http.py"
+QUERIES = "stores/postgres/transaction_queries.py"
 TRANSACTION, ADMISSION, MONITORS, GATE, TABLES = (
     "asgi/transaction.py",
     "http/admission.py",
@@ -47,9 +48,9 @@ FAULTS = [
     Fault("a twin waits in the database", REQUESTS, "NO_WAIT_MS = 1\n", "NO_WAIT_MS = 10_000\n"),
     Fault(
         "a claim that was granted after waiting has no lock",
-        POSTGRES,
-        "        if any(not locked for *_, locked in rows):\n",
-        "        if False:\n",
+        QUERIES,
+        "locked AS MATERIALIZED (SELECT pg_advisory_xact_lock($9::bigint))",
+        "locked AS MATERIALIZED (SELECT $9::bigint)",
     ),
     Fault(
         "a repeat keeps its connection while it is answered",

@@ -2,15 +2,15 @@
 the way.
 
 An insert waits for as long as the twin's transaction is open, so the claim first tries an advisory lock on the key,
-which tells without waiting. Only who does not get it goes the long way: savepoint, lock timeout, insert. A claim that
-is granted on the long way takes the lock as well, or the next claim would insert, and wait without a bound. It may have
-to wait for the lock a moment longer: PostgreSQL lets go of a transaction's rows first, and of its locks after that. The
-lock decides nothing, the unique key does: two keys that share a lock only wait when they need not.
+which tells without waiting. A claim that does not get it goes the long way: savepoint, lock timeout, then one statement
+that waits for the lock and inserts. The lock decides nothing, the unique key does: two keys that share a lock only wait
+when they need not.
 
-Adding a message works the same way, by its id. A random id needs no lock. A derived id has the lock of its operation,
-which a claim in the same transaction holds already. Given ids share a few locks: a transaction that adds many would
-fill the server's table of locks. If two ids share a lock while one of them is added twice, the bound on waiting may be
-missed.
+Adding a message works nearly the same way, by its id. Its long way inserts first, and takes the lock as well as soon as
+it can, because the message may share its lock: PostgreSQL lets go of a transaction's rows a moment before its locks. A
+random id needs no lock. A derived id has the lock of its operation, which a claim in the same transaction holds
+already. Given ids share a few locks: a transaction that adds many would fill the server's table of locks. If two ids
+share a lock while one of them is added twice, the bound on waiting may be missed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from semel.stores.sql.statements import Rows, Script, Statement
 
 WAIT_MS = 10_000
 LOCK_MS = 50
-"""How long a claim that was granted waits for the lock. Then another key has it, and the claim goes on without."""
+"""How long a message that was added waits for its lock. Then another one has it, and this one does without."""
 GIVEN_LOCKS = 512
 FIRST_LOCK = 0x6D657373 << 32  # "mess"
 
@@ -91,8 +91,6 @@ class PostgresEngine:
         rows = yield from self._insert_within(wait_ms, self._insist, given)
         if rows is None:
             raise still_running(key, f"{wait_ms} ms")
-        if any(not locked for *_, locked in rows):
-            yield from self._lock_late(given[-1])
         return rows
 
     def _insert_within(self, wait_ms: int, sql: str, given: list[object]) -> Script[Rows | None]:
@@ -113,7 +111,7 @@ class PostgresEngine:
         return rows
 
     def _lock_late(self, lock: object) -> Script[None]:
-        """Take the lock of a key that was granted already, within a bound of its own."""
+        """Take the lock of a message that was added already, within a bound of its own."""
         yield from do(Statement("SAVEPOINT semel"))
         [(before, _)] = yield from do(Statement(LIMIT_WAIT, [str(LOCK_MS)]))
         try:

@@ -57,9 +57,13 @@ FROM moment LEFT JOIN inserted i ON true LEFT JOIN seen r ON true"""
 
 
 def insist(table: str) -> str:
-    """Insert, and wait for the transaction that is in the way; what is past retention is overwritten."""
+    """Wait for the transaction that has the key's lock, then insert; what is past retention is overwritten.
+
+    The lock comes first, so that no claim of a third transaction gets it, and then waits for this row without a bound.
+    """
     return f"""
-WITH {MOMENT}
+WITH locked AS MATERIALIZED (SELECT pg_advisory_xact_lock($9::bigint)),
+    moment AS MATERIALIZED (SELECT {NOW} AS now_ms FROM locked)
 INSERT INTO {table} AS r {INTO} {VALUES} FROM moment
 ON CONFLICT (digest) DO UPDATE SET
     tenant = excluded.tenant, scope = excluded.scope, name = excluded.name,
@@ -67,7 +71,7 @@ ON CONFLICT (digest) DO UPDATE SET
     created_ms = excluded.created_ms, lease_until_ms = excluded.lease_until_ms, expires_ms = excluded.expires_ms,
     format = NULL, payload = NULL, refuse_ms = 0
 WHERE r.expires_ms + r.refuse_ms <= excluded.created_ms AND r.lease_until_ms <= excluded.created_ms
-RETURNING {MARKED}, pg_try_advisory_xact_lock($9::bigint)"""
+RETURNING {MARKED}"""
 
 
 def read(table: str, book: str) -> str:
