@@ -127,7 +127,8 @@ class History(ABC, Generic[S, O, P]):
             for task in process.loop.tasks:
                 if not task.done():
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
-                    with contextlib.suppress(RuntimeError):  # what refuses to be closed while it waits
+                    # what refuses to be closed while it waits, or outside of its own context
+                    with contextlib.suppress(RuntimeError, ValueError):
                         task.get_coro().close()
 
     def digest(self) -> str:
