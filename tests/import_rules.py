@@ -64,6 +64,7 @@ EXTRAS = {
     "semel.outbox.webhook": {"aiohttp"},
     "semel.outbox.sqs": {"boto3", "botocore"},
     "semel.outbox.kafka": {"aiokafka"},
+    "semel.client.httpx": {"httpx"},
     "semel.cli": {"click"},
     "semel.testing": {"pytest", "hypothesis", "_pytest", "httpx"},
 }

@@ -1,1 +1,39 @@
-"""The caller's side: a journal that keeps one durable key for each logical operation."""
+"""The caller's side: one durable key for each logical operation, and retries that are safe.
+
+`with journal.intent("pay:order:42", max_age=timedelta(hours=23)) as intent:` names the operation. The transports of
+`semel.client.httpx` send its request under one key, again and again if need be, and the journal keeps the answer.
+"""
+
+from semel.client.journal import Indeterminate, Intent, Journal
+from semel.client.retry import Retry
+from semel.core.dialects import (
+    ADYEN,
+    DRAFT_07,
+    GOCARDLESS,
+    KLARNA,
+    MOLLIE,
+    PAYPAL,
+    REPEATABILITY,
+    SQUARE,
+    STRIPE,
+    X_IDEMPOTENCY_KEY,
+    KeyDialect,
+)
+
+__all__ = [
+    "ADYEN",
+    "DRAFT_07",
+    "GOCARDLESS",
+    "KLARNA",
+    "MOLLIE",
+    "PAYPAL",
+    "REPEATABILITY",
+    "SQUARE",
+    "STRIPE",
+    "X_IDEMPOTENCY_KEY",
+    "Indeterminate",
+    "Intent",
+    "Journal",
+    "KeyDialect",
+    "Retry",
+]

@@ -1,0 +1,118 @@
+"""The journal as a user sees it: intents by their names, what is left open, and how to end it."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from semel.client.memory import MemoryJournal
+from semel.client.sqlite import SqliteJournal
+from semel.core.callers import IntentOf
+from semel.core.journal import (
+    LIST_MAX,
+    PURGE_MAX,
+    ForgetIntent,
+    IntentEntry,
+    IntentId,
+    JournalCall,
+    ListIntents,
+    PurgeIntents,
+    ReadIntent,
+)
+from semel.core.records import check_duration
+from semel.errors import OutcomeUnknown, StoreMisconfigured
+
+T = TypeVar("T")
+
+
+class Indeterminate(OutcomeUnknown):
+    """Whether the operation took effect is unknown, and sending it again could do it twice. Nothing was sent now.
+
+    Find out at the service, then `journal.forget(name)` lets the name begin anew under a new key.
+    """
+
+
+class IntentJournal(Protocol):
+    """What keeps intents."""
+
+    def answer(self, call: JournalCall[T]) -> T: ...
+    def close(self) -> None: ...
+
+
+class Intent:
+    """One logical operation. Send its request with `extensions={"semel": intent}`."""
+
+    def __init__(self, journal: Journal, part: IntentOf) -> None:
+        self.journal, self.part = journal, part
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """An answer has closed the intent; without one it stays open, and the next run sends it with the same key."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """As without `async`."""
+
+
+class Journal:
+    """`Journal("sqlite:///journal.db")` outlives crashes; `Journal("memory://")` lasts as long as the process."""
+
+    def __init__(self, url: str, *, namespace: str = "") -> None:
+        self.namespace = IntentId("-", namespace).checked().namespace
+        self._kept = _open(url)
+
+    def intent(self, name: str, *, max_age: timedelta) -> Intent:
+        """Name an operation. `max_age` is how long the service remembers a key, or less: see its documentation."""
+        max_age_ms = check_duration("max_age", max_age // timedelta(milliseconds=1))
+        return Intent(self, IntentOf(IntentId(name, self.namespace).checked(), max_age_ms))
+
+    def pending(self, *, limit: int = LIST_MAX) -> tuple[IntentEntry, ...]:
+        """The intents without an answer, by name: what a dead process left, and what is in doubt."""
+        return self.answer(ListIntents(self.namespace, limit))
+
+    def read(self, name: str) -> IntentEntry | None:
+        """An intent with its answer, if it has one."""
+        return self.answer(ReadIntent(IntentId(name, self.namespace)))
+
+    def forget(self, name: str) -> bool:
+        """Delete an intent, so that its name begins anew under a new key. False without one, or while it is sent."""
+        entry = self.read(name)
+        return entry is not None and self.answer(ForgetIntent(entry.id, entry.key))
+
+    def purge(self, *, older: timedelta, limit: int = PURGE_MAX) -> int:
+        """Delete intents that were answered so long ago, and say how many. Asking for one again then sends it anew."""
+        return self.answer(PurgeIntents(self.namespace, older // timedelta(milliseconds=1), limit))
+
+    def close(self) -> None:
+        self._kept.close()
+
+    def answer(self, call: JournalCall[T]) -> T:
+        """Answer a call of a plan."""
+        return self._kept.answer(call)
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _open(url: str) -> IntentJournal:
+    parts = urlsplit(url)
+    if parts.netloc or parts.query or parts.fragment:
+        raise StoreMisconfigured("a journal URL has no host and no options: write sqlite:///journal.db or memory://")
+    if parts.scheme == "memory" and not parts.path:
+        return MemoryJournal(wall_clock_ms)
+    path = unquote(parts.path[1:])
+    if parts.scheme == "sqlite" and path:
+        return SqliteJournal(path, wall_clock_ms)
+    raise StoreMisconfigured(f"{url!r} is not a journal URL: write sqlite:///journal.db or memory://")

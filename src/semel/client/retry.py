@@ -1,0 +1,36 @@
+"""How often, and for how long, a client repeats a request, as a user writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from semel.core.retries import Backoff
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """Times are in seconds."""
+
+    attempts: int = 8
+    """How many times a request is sent at most, the first time included."""
+    deadline: float = 120.0
+    """After this time no attempt begins."""
+    pause_max: float = 30.0
+    """The longest pause between two attempts, without what the server asks for."""
+    retry_after_max: float = 60.0
+    """The longest wait that a server may ask for with `Retry-After`."""
+    allows: Callable[[], bool] | None = None
+    """Asked before each repeat, for a circuit breaker or a budget: False ends the repeats."""
+
+    def __post_init__(self) -> None:
+        _ = self.backoff
+
+    @property
+    def backoff(self) -> Backoff:
+        return Backoff(
+            attempts=self.attempts,
+            deadline_ms=int(1_000 * self.deadline),
+            pause_ms_max=int(1_000 * self.pause_max),
+            retry_after_ms_max=int(1_000 * self.retry_after_max),
+        )

@@ -1,0 +1,290 @@
+"""The httpx transport against a server that takes effect and then fails. Effects are counted at the server."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+
+from client.api import serving
+from semel.client import SQUARE, Indeterminate, Journal, Retry
+from semel.client.httpx import CallReport, IdempotentTransport
+from semel.core.journal import BODY_MAX, IntentState
+from semel.errors import InProgress, KeyReused, Misuse, StoreMisconfigured
+from waiting import until
+
+HOUR = timedelta(hours=1)
+FAST = Retry(attempts=4, deadline=10, pause_max=0.02)
+
+
+def client(journal: Journal | None = None, retry: Retry = FAST, **rest: object) -> httpx.Client:
+    transport = IdempotentTransport(httpx.HTTPTransport(), journal=journal, retry=retry)
+    return httpx.Client(transport=transport, **rest)  # type: ignore[arg-type]
+
+
+def told(response: httpx.Response) -> CallReport:
+    found = response.extensions["semel"]
+    assert isinstance(found, CallReport)
+    return found
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(f"sqlite:///{tmp_path}/journal.db")
+
+
+@pytest.mark.parametrize("trouble", ["drop", "502", "refuse 503", "refuse 429 0", "problem in-progress"])
+def test_a_request_that_took_effect_and_failed_is_sent_again_with_its_key(trouble: str) -> None:
+    with serving(trouble, trouble) as api, client() as http:
+        response = http.post(api.url, json={"amount": 5})
+        assert (response.status_code, response.content) == (201, b"paid")
+        assert list(api.effects.values()) == [1]
+        assert len(api.requests) == 3
+        assert len(set(api.requests)) == 1, "the same key, the same bytes"
+        report = told(response)
+        assert (report.attempts, f'"{report.key}"') == (3, api.requests[0][1])
+        assert report.replayed == (not trouble.startswith("refuse"))
+
+
+def test_without_the_transport_the_same_trouble_doubles_the_effect() -> None:
+    with serving("drop") as api, httpx.Client() as http:
+        with pytest.raises(httpx.TransportError):
+            http.post(api.url)
+        http.post(api.url)
+        assert api.effects == {"": 2}
+
+
+def test_each_request_has_a_key_of_its_own_and_the_callers_key_stays() -> None:
+    with serving("drop") as api, client() as http:
+        http.post(api.url, headers={"Idempotency-Key": "mine"})
+        http.post(api.url)
+        http.post(api.url)
+    assert [key for _, key, _ in api.requests[:2]] == ["mine", "mine"]
+    assert set(api.effects.values()) == {1}
+    assert len(api.effects) == 3
+
+
+def test_a_server_that_asks_to_wait_for_years_is_not_waited_for() -> None:
+    with serving("refuse 503 1000000000") as api, client() as http:
+        response = http.post(api.url)
+        assert response.status_code == 503
+        assert told(response).attempts == 1, "the deadline comes first"
+
+
+def test_the_last_error_is_raised_as_httpx_has_it() -> None:
+    with serving(*["drop"] * 4) as api, client() as http:
+        with pytest.raises(httpx.RemoteProtocolError):
+            http.post(api.url)
+        assert len(api.requests) == 4
+        assert list(api.effects.values()) == [1]
+    with client() as http, pytest.raises(httpx.ConnectError):
+        http.post(api.url)
+    with client() as http, pytest.raises(httpx.UnsupportedProtocol):
+        http.post("ftp://127.0.0.1/")
+
+
+def test_a_breaker_ends_the_repeats() -> None:
+    with serving("502", "502") as api, client(retry=Retry(allows=lambda: False)) as http:
+        assert http.post(api.url).status_code == 502
+        assert len(api.requests) == 1
+
+
+def test_generators_are_refused_with_an_explanation_and_forms_are_not() -> None:
+    with serving("drop") as api, client() as http:
+        with pytest.raises(Misuse, match="is a generator, which can be sent only once: give it as bytes"):
+            http.post(api.url, content=iter([b"a", b"b"]))
+        assert not api.requests
+        http.post(api.url, files={"file": b"x" * 10_000})
+        assert len(api.requests) == 2
+        assert api.requests[0] == api.requests[1]
+
+
+def test_a_long_answer_is_streamed_where_no_journal_keeps_it() -> None:
+    with serving() as api, client() as http, http.stream("POST", api.url) as response:
+        assert not response.is_closed
+        assert response.read() == b"paid"
+
+
+def test_an_intent_has_its_answer_without_a_request_even_in_the_next_process(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/journal.db"
+    with serving() as api:
+        for run in range(3):
+            journal = Journal(url)
+            with client(journal) as http, journal.intent("pay:42", max_age=HOUR) as intent:
+                response = http.post(api.url, json={"amount": 5}, extensions={"semel": intent})
+            assert (response.status_code, response.content) == (201, b"paid")
+            assert (told(response).attempts, told(response).replayed) == ((0, True) if run else (1, False))
+            journal.close()
+        assert len(api.requests) == 1
+
+
+def test_an_intent_whose_answer_was_lost_is_sent_with_the_same_key_in_the_next_process(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/journal.db"
+    with serving("drop") as api:
+        journal = Journal(url)
+        with client(journal, Retry(attempts=1)) as http, pytest.raises(httpx.RemoteProtocolError):
+            http.post(api.url, extensions={"semel": journal.intent("pay:42", max_age=HOUR)})
+        (left,) = journal.pending()
+        assert (left.id.name, left.state, left.attempts) == ("pay:42", IntentState.OPEN, 1)
+        journal.close()
+        journal = Journal(url)
+        with client(journal) as http:
+            response = http.post(api.url, extensions={"semel": journal.intent("pay:42", max_age=HOUR)})
+        assert told(response).replayed
+        assert list(api.effects.values()) == [1]
+        assert journal.pending() == ()
+
+
+def test_threads_with_one_intent_make_one_request_and_all_get_the_answer(journal: Journal) -> None:
+    with serving() as api, client(journal) as http:
+        api.may_answer.clear()
+
+        def pay(_: int) -> bytes:
+            return http.post(api.url, extensions={"semel": journal.intent("pay:42", max_age=HOUR)}).content
+
+        with ThreadPoolExecutor(12) as threads:
+            answers = [threads.submit(pay, number) for number in range(12)]
+            until(lambda: api.requests)
+            api.may_answer.set()
+            assert {answer.result() for answer in answers} == {b"paid"}
+        assert len(api.requests) == 1
+
+
+def test_the_lease_is_renewed_while_a_request_is_under_way(journal: Journal) -> None:
+    with serving() as api:
+        api.may_answer.clear()
+        transport = IdempotentTransport(httpx.HTTPTransport(), journal=journal, lease=0.3)
+        with httpx.Client(transport=transport, timeout=30) as http:
+            intent = journal.intent("pay:42", max_age=HOUR)
+            sender = threading.Thread(target=http.post, args=(api.url,), kwargs={"extensions": {"semel": intent}})
+            sender.start()
+            until(lambda: api.requests)
+            (first,) = journal.pending()
+            until(lambda: journal.pending()[0].lease_until_ms > first.lease_until_ms + 300, "it was not renewed")
+            with client(journal, Retry(deadline=0.1)) as other, pytest.raises(InProgress, match="another sender"):
+                other.post(api.url, extensions={"semel": intent})
+            api.may_answer.set()
+            sender.join()
+        assert len(api.requests) == 1
+
+
+def test_another_body_under_the_name_is_refused_and_both_digests_are_named(journal: Journal) -> None:
+    with serving() as api, client(journal) as http:
+        intent = journal.intent("pay:42", max_age=HOUR)
+        http.post(api.url, json={"amount": 5}, extensions={"semel": intent})
+        entry = journal.read("pay:42")
+        assert entry is not None
+        with pytest.raises(
+            KeyReused, match=f"digest {entry.request.digest[:16]}, and this request has [0-9a-f]{{16}}:"
+        ):
+            http.post(api.url, json={"amount": 6}, extensions={"semel": intent})
+        assert len(api.requests) == 1
+
+
+def test_an_unknown_outcome_is_returned_and_then_nothing_is_sent_until_it_is_forgotten(journal: Journal) -> None:
+    with serving("problem outcome-unknown") as api, client(journal) as http:
+        intent = journal.intent("pay:42", max_age=HOUR)
+        assert http.post(api.url, extensions={"semel": intent}).status_code == 409
+        with pytest.raises(Indeterminate, match="'pay:42': the server could not say how the operation ended"):
+            http.post(api.url, extensions={"semel": intent})
+        assert [entry.state for entry in journal.pending()] == [IntentState.DOUBTFUL]
+        assert len(api.requests) == 1
+        assert journal.forget("pay:42")
+        assert not journal.forget("pay:42")
+        assert http.post(api.url, extensions={"semel": intent}).status_code == 201
+        assert len({key for _, key, _ in api.requests}) == 2
+
+
+def test_an_intent_that_is_too_old_is_indeterminate(journal: Journal) -> None:
+    with serving("drop") as api, client(journal, Retry(attempts=1)) as http:
+        intent = journal.intent("pay:42", max_age=timedelta(milliseconds=1))
+        with pytest.raises(httpx.RemoteProtocolError):
+            http.post(api.url, extensions={"semel": intent})
+        with pytest.raises(Indeterminate, match="older than its max_age"):
+            http.post(api.url, extensions={"semel": intent})
+        assert len(api.requests) == 1
+
+
+def test_the_key_does_not_follow_a_redirect_to_another_origin(journal: Journal) -> None:
+    with serving() as other, serving(f"redirect 307 {other.url}") as api, client(follow_redirects=True) as http:
+        assert http.post(api.url).status_code == 201
+        assert api.requests[0][1] != other.requests[0][1] != ""
+
+
+def test_an_intent_stays_with_its_url(journal: Journal) -> None:
+    with (
+        serving() as other,
+        serving(f"redirect 307 {other.url}") as api,
+        client(journal, follow_redirects=True) as http,
+    ):
+        with pytest.raises(KeyReused):
+            http.post(api.url, extensions={"semel": journal.intent("pay:42", max_age=HOUR)})
+        assert not other.requests
+
+
+def test_the_page_that_an_answer_leads_to_is_no_part_of_the_intent(journal: Journal) -> None:
+    with (
+        serving() as other,
+        serving(f"redirect 303 {other.url}") as api,
+        client(journal, follow_redirects=True) as http,
+    ):
+        intent = journal.intent("pay:42", max_age=HOUR)
+        for _ in range(2):
+            assert http.post(api.url, extensions={"semel": intent}).content == b"paid"
+        assert (len(api.requests), [key for _, key, _ in other.requests]) == (1, ["", ""])
+
+
+def test_secrets_are_not_in_the_file(tmp_path: Path) -> None:
+    journal = Journal(f"sqlite:///{tmp_path}/journal.db")
+    with serving() as api, client(journal, headers={"Authorization": "s3cret", "X-Api-Key": "s3cret"}) as http:
+        http.post(api.url, extensions={"semel": journal.intent("pay:42", max_age=HOUR)})
+        assert all(b"s3cret" not in each.read_bytes() for each in tmp_path.iterdir())
+
+
+def test_a_body_that_is_too_large_for_the_journal_is_not_sent(journal: Journal) -> None:
+    with serving() as api, client(journal) as http:
+        with pytest.raises(ValueError, match="a journal keeps at most 1048576: upload it first"):
+            http.post(api.url, content=b"x" * (BODY_MAX + 1), extensions={"semel": journal.intent("a", max_age=HOUR)})
+        assert not api.requests
+
+
+def test_a_key_in_the_body() -> None:
+    with serving("drop") as api:
+        transport = IdempotentTransport(httpx.HTTPTransport(), retry=FAST, dialect=SQUARE)
+        with httpx.Client(transport=transport) as http:
+            report = told(http.post(api.url, json={"amount": 5}))
+        assert [body for _, _, body in api.requests] == 2 * [
+            f'{{"idempotency_key": "{report.key}", "amount": 5}}'.encode()
+        ]
+
+
+def test_what_is_no_intent_is_refused(journal: Journal) -> None:
+    with serving() as api, client(Journal("memory://")) as http:
+        for wrong, says in (("pay:42", "takes an intent of a journal"), (journal.intent("a", max_age=HOUR), "another")):
+            with pytest.raises(Misuse, match=says):
+                http.post(api.url, extensions={"semel": wrong})
+        assert not api.requests
+
+
+@pytest.mark.parametrize(
+    "url", ["journal.db", "sqlite://", "sqlite:///", "sqlite:///a?x=1", "memory://x", "redis:///0"]
+)
+def test_what_is_no_journal_url(url: str) -> None:
+    with pytest.raises(StoreMisconfigured, match=r"sqlite:///journal\.db or memory://"):
+        Journal(url)
+
+
+def test_purge_deletes_what_was_answered(journal: Journal) -> None:
+    with serving() as api, client(journal) as http:
+        http.post(api.url, extensions={"semel": journal.intent("a", max_age=HOUR)})
+    assert journal.purge(older=HOUR) == 0
+    assert journal.purge(older=timedelta(0)) == 1
+    assert journal.read("a") is None
+
+
+@pytest.mark.parametrize("wrong", [{"attempts": 0}, {"deadline": 0}, {"pause_max": -1}, {"retry_after_max": 1e9}])
+def test_retry_has_bounds(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="must be a whole number between 1 and"):
+        Retry(**wrong)  # type: ignore[arg-type]
