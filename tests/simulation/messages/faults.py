@@ -73,6 +73,7 @@ FAULTS = [
         "False",
     ),
     Fault("a message is taken from a live lease", MODEL, "entry.lease_until_ms <= now_ms and ", ""),
+    Fault("a message that failed does not wait", MODEL, " and entry.available_ms <= now_ms", ""),
     Fault("anybody settles", MODEL, " and entry.owner == call.owner", ""),
     Fault(
         "what commits late is skipped",

@@ -11,6 +11,7 @@ INVARIANTS: dict[str, tuple[str, str]] = {
     ),
     "the-head-goes-first": ("outbox", "no message is taken without the earlier waiting messages of its key"),
     "a-live-lease-is-respected": ("outbox", "no message is taken that another relay holds"),
+    "a-failed-message-waits": ("outbox", "no message is taken before its next try is due"),
     "only-the-holder-settles": ("outbox", "what became of a message is said by the relay that holds it"),
     "published-means-confirmed": ("outbox", "a message counts as published after the broker confirmed it"),
     "an-outage-costs-no-attempt": (

@@ -117,7 +117,9 @@ class Oracle:
 
     def _taken(self, old: OutboxEntry, after: Outbox, call: TakeMessages) -> None:
         id, key, choices = old.message.id, old.message.key, self.world.scenario.choices
-        free = old.state is MessageState.WAITING and old.lease_until_ms <= self.world.database_ms()
+        now_ms = self.world.database_ms()
+        free = old.state is MessageState.WAITING and old.lease_until_ms <= now_ms
+        self._check(old.available_ms <= now_ms, "a-failed-message-waits", f"{id} was taken before its time")
         self._check(free, "a-live-lease-is-respected", f"{id} was taken from another relay")
         self.world.reached.update(["a relay overtaken"] if old.owner else [])
         if key is None or choices.order == "none":
