@@ -1,0 +1,81 @@
+"""The async transport: the same plan, with `await`."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+
+from client.api import serving
+from semel.client import Journal, Retry
+from semel.client.httpx import AsyncIdempotentTransport, CallReport
+from semel.errors import InProgress, Misuse
+from waiting import until
+
+pytestmark = pytest.mark.anyio
+HOUR = timedelta(hours=1)
+FAST = Retry(attempts=4, deadline=10, pause_max=0.02)
+
+
+def client(journal: Journal | None = None, retry: Retry = FAST, lease: float = 30) -> httpx.AsyncClient:
+    transport = AsyncIdempotentTransport(httpx.AsyncHTTPTransport(), journal=journal, retry=retry, lease=lease)
+    return httpx.AsyncClient(transport=transport)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(f"sqlite:///{tmp_path}/journal.db")
+
+
+@pytest.mark.parametrize("trouble", ["drop", "502"])
+async def test_a_request_that_took_effect_and_failed_is_sent_again_with_its_key(trouble: str) -> None:
+    with serving(trouble, trouble) as api:
+        async with client() as http:
+            response = await http.post(api.url, json={"amount": 5})
+        assert response.content == b"paid"
+        report = response.extensions["semel"]
+        assert isinstance(report, CallReport)
+        assert (report.attempts, report.replayed) == (3, True)
+        assert (list(api.effects.values()), len(set(api.requests))) == ([1], 1)
+
+
+async def test_tasks_with_one_intent_make_one_request_and_all_get_the_answer(journal: Journal) -> None:
+    with serving() as api:
+        api.may_answer.clear()
+        async with client(journal, lease=0.3) as http:
+
+            async def pay() -> bytes:
+                async with journal.intent("pay:42", max_age=HOUR) as intent:
+                    return (await http.post(api.url, extensions={"semel": intent}, timeout=30)).content
+
+            tasks = [asyncio.ensure_future(pay()) for _ in range(8)]
+            await asyncio.to_thread(until, lambda: api.requests)
+            (first,) = journal.pending()
+            await asyncio.to_thread(until, lambda: journal.pending()[0].lease_until_ms > first.lease_until_ms + 300)
+            async with client(journal, Retry(deadline=0.1)) as other:
+                with pytest.raises(InProgress):
+                    await other.post(api.url, extensions={"semel": journal.intent("pay:42", max_age=HOUR)})
+            api.may_answer.set()
+            assert await asyncio.gather(*tasks) == [b"paid"] * 8
+        assert len(api.requests) == 1
+
+
+async def test_errors_are_raised_as_httpx_has_them_and_generators_are_refused() -> None:
+    with serving(*["drop"] * 4) as api:
+        async with client() as http:
+            with pytest.raises(httpx.RemoteProtocolError):
+                await http.post(api.url)
+
+            async def chunks() -> AsyncIterator[bytes]:
+                yield b"a"
+
+            with pytest.raises(Misuse, match="is a generator"):
+                await http.post(api.url, content=chunks())
+        assert (len(api.requests), list(api.effects.values())) == (4, [1])
