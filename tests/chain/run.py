@@ -34,7 +34,7 @@ class Profile:
 
 
 SHORT = Profile(kills=24, restarts=1, orders=4)
-LONG = Profile(kills=240, restarts=5, orders=20)
+LONG = Profile(kills=240, restarts=5, orders=10)
 
 
 @dataclass(frozen=True)
