@@ -191,6 +191,16 @@ class TestRelay:
         steps += [self.GO, *published(), self.GO, *failing, self.GO, (ReportPause(str(AWAY), 200), None)]
         play(run_relay(SETTINGS), *steps, (Rest(200), None), self.STOP)
 
+    def test_it_pauses_while_the_broker_is_away(self) -> None:
+        steps: tuple[Step, ...] = (
+            *begun(ONE),
+            (PublishLanes(((ONE,),), START_UNTIL_MS, 2_000), (MessageFate(1, Fate.AWAY, "gone"),)),
+            (SettleMessages("me", untried=(1,)), 1),
+            (ReportRound(((ONE.message, Fate.AWAY, "gone"),)), None),
+        )
+        paused: tuple[Step, ...] = (self.GO, (ReportPause("gone", 200), None), (Rest(200), None))
+        play(run_relay(SETTINGS), self.GO, *steps, *paused, self.STOP)
+
     def test_a_relay_that_was_asked_to_stop_does_not_pause(self) -> None:
         failing: tuple[Step, ...] = ((NewOwner(), "me"), (ReadClock(), BEGAN_MS), (TAKE, AWAY))
         play(run_relay(SETTINGS), self.GO, *failing, self.STOP, self.STOP)

@@ -64,6 +64,17 @@ def test_the_fields_of_an_event_name_the_key_only_as_a_digest() -> None:
     assert SECRET_KEY not in str(event)
 
 
+def test_the_fields_of_an_event_name_a_message_by_its_id() -> None:
+    event = Event(EventKind.MESSAGE_FAILED, Key("", "orders.placed", "id-1"), 2, "no queue")
+    assert event.fields() == {
+        "event": "message_failed",
+        "message": "id-1",
+        "topic": "orders.placed",
+        "attempt": 2,
+        "detail": "no queue",
+    }
+
+
 def test_events_about_no_single_key() -> None:
     assert str(Event(EventKind.PURGED, NO_KEY, count=40)) == "purged count=40"
     assert str(Event(EventKind.REFUSED, NO_KEY, detail="key-missing")) == "refused detail=key-missing"
