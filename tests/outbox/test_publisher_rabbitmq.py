@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Iterator
+from contextlib import suppress
 
 import aio_pika
 import pytest
 
 from outbox.publisher_cases import PATIENCE_MS, PublisherCases, Seen
-from semel.errors import BrokerMisconfigured, NotPublished, Poison
-from semel.outbox import Message, open_publisher
+from semel.errors import BrokerMisconfigured, BrokerUnavailable, NotPublished, Poison
+from semel.outbox import Message, Publisher, open_publisher
 from semel.outbox.rabbitmq import RabbitmqPublisher
 from servers.needing import needed
 from servers.rabbitmq import RabbitmqServer
@@ -180,6 +181,15 @@ def test_the_name_of_a_header_that_amqp_has_no_room_for(rabbitmq: RabbitmqServer
     asyncio.run(run())
 
 
+async def publish_as_a_relay(publisher: Publisher, message: Message) -> None:
+    """Again while the broker is away: RabbitMQ closes the whole connection if a frame comes on a closed channel."""
+    for _ in range(20):
+        with suppress(BrokerUnavailable):
+            return await publisher.publish(message)
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"the broker is still away for {message.id}")
+
+
 def test_a_message_too_large_for_the_broker_is_poison_and_its_neighbours_are_not(rabbitmq: RabbitmqServer) -> None:
     """RabbitMQ closes the channel of all of them."""
 
@@ -189,11 +199,32 @@ def test_a_message_too_large_for_the_broker_is_poison_and_its_neighbours_are_not
         large = Message("large", "sized", bytes(2 * 1024 * 1024))
         small = [Message(f"small-{n}", "sized", b"") for n in range(10)]
         results = await asyncio.gather(
-            *(publisher.publish(each) for each in (*small[:5], large, *small[5:])), return_exceptions=True
+            *(publish_as_a_relay(publisher, each) for each in (*small[:5], large, *small[5:])), return_exceptions=True
         )
         assert isinstance(results.pop(5), Poison)
         assert results == [None] * 10
         assert {each.message_id for each in await take_all(rabbitmq, "sized")} == {each.id for each in small}
+        await publisher.close()
+
+    asyncio.run(run())
+
+
+def test_messages_that_come_while_the_channel_is_being_closed_are_published(rabbitmq: RabbitmqServer) -> None:
+    """The fault is another message's: none of these is refused."""
+
+    async def run() -> None:
+        await declare(rabbitmq, "shut")
+        publisher = open_publisher(f"{rabbitmq.url}?timeout_ms={PATIENCE_MS}")
+        await publisher.publish(Message("first", "shut", b""))
+
+        async def publish_later(number: int) -> None:
+            await asyncio.sleep(number / 2_000)
+            await publish_as_a_relay(publisher, Message(f"small-{number}", "shut", b""))
+
+        large = publish_as_a_relay(publisher, Message("large", "shut", bytes(2 * 1024 * 1024)))
+        results = await asyncio.gather(large, *map(publish_later, range(60)), return_exceptions=True)
+        assert isinstance(results.pop(0), Poison)
+        assert results == [None] * 60
         await publisher.close()
 
     asyncio.run(run())

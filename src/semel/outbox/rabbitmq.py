@@ -79,7 +79,7 @@ class RabbitmqPublisher:
         try:
             async with self._shared.use() as link:
                 await self._send(link, packed, message)
-        except exceptions.ChannelClosed:
+        except (exceptions.ChannelClosed, exceptions.ChannelInvalidStateError):
             await self._send_alone(packed, message)
         finally:
             del self._in_flight[message.id]
@@ -104,6 +104,8 @@ class RabbitmqPublisher:
                 raise Poison(f"{self._shared.shown} refuses message {message.id}: {error}") from error
             except exceptions.ChannelClosed as error:
                 raise NotPublished(f"{self._shared.shown} refused message {message.id}: {error}") from error
+            except exceptions.ChannelInvalidStateError as error:
+                raise BrokerUnavailable(f"{self._shared.shown}: the connection was lost: {error!r}") from error
 
     async def _send(self, link: Link, packed: aio_pika.Message, message: Message) -> None:
         try:
@@ -117,6 +119,8 @@ class RabbitmqPublisher:
         except exceptions.ChannelClosed:
             raise
         except (exceptions.ChannelInvalidStateError, exceptions.AMQPError, OSError) as error:
+            if isinstance(error, exceptions.ChannelInvalidStateError) and not link.connection.is_closed:
+                raise  # the broker has closed the channel for the fault of another message, before this one was sent
             self._shared.lose(link)
             raise BrokerUnavailable(f"{self._shared.shown}: the connection was lost: {error!r}") from error
 
