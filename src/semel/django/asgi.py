@@ -32,7 +32,7 @@ class Lifespan:
             await self.app(scope, receive, send)
             return
         if (front := _front()) is not None:
-            front.drained = True
+            front.expect_drain()
             front.look_once()
         while (await receive())["type"] != "lifespan.shutdown":
             await send({"type": "lifespan.startup.complete"})

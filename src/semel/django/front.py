@@ -11,6 +11,7 @@ import inspect
 import logging
 import sys
 from collections.abc import Callable
+from enum import Enum
 from functools import cache
 from typing import Any, TypeVar
 
@@ -152,6 +153,14 @@ class Front(Shared):
             self.host.settle(*exchange.attempt, ended, exchange.asker)
 
 
+class Drain(Enum):
+    """Whether the work that is running when the server stops is waited for."""
+
+    UNTOLD = "semel is not told when the server stops"
+    WARNED = "the same, and the log says so"
+    TOLD = "the application tells semel, and waits"
+
+
 class AsyncFront(Shared):
     """For tasks."""
 
@@ -164,9 +173,7 @@ class AsyncFront(Shared):
         self.host = AsyncHost(
             self.store, on_event=given.on_event, others=counting(quotas), waiters_max=given.waiters_max
         )
-        self.drained = False
-        """Whether the application waits for the tasks when the server stops: `semel.django.asgi` does."""
-        self._warned = False
+        self._drain = Drain.UNTOLD
 
     def new_transaction(self) -> Any:
         return self.store.request() if self.in_transactions else None
@@ -179,10 +186,14 @@ class AsyncFront(Shared):
             self._looked = True
             self.host.tasks.spawn(async_look_at(self.store))
 
+    def expect_drain(self) -> None:
+        """The application waits for the tasks when the server stops: `semel.django.asgi` does."""
+        self._drain = Drain.TOLD
+
     def may_detach(self, work: asyncio.Task[Any]) -> bool:
         """Whether the work may go on without its caller."""
-        if not self.drained and not self._warned:
-            self._warned = True
+        if self._drain is Drain.UNTOLD:
+            self._drain = Drain.WARNED
             logger.warning(
                 "An operation was accepted with 202, but semel is not told when this server stops: an operation that "
                 "runs then is cut off, and its outcome is unknown. Serve "
