@@ -25,7 +25,7 @@ from semel.flow import AsyncFlow, Flow, tx
 from semel.stores.postgres import transaction as postgres_engine
 from semel.transaction import AsyncBound, Bound, RetryTransaction, run, within
 from transaction.modes import DJANGO, MODES, SNAPSHOTS, Mode, effects, path_of, sqlalchemy_url
-from transaction.outbox import ids, letters
+from transaction.outbox_rows import ids, letters
 from transaction.stage import Stage
 from transaction.test_transaction_schema import execute
 

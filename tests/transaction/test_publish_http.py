@@ -24,7 +24,7 @@ from semel.flask import Idempotency
 from semel.runtime.operation import Operation
 from semel.transaction import RetryTransaction, TransactionStore, within
 from transaction.modes import Effect, effects, sqlalchemy_url
-from transaction.outbox import ids
+from transaction.outbox_rows import ids
 from transaction.test_transaction_http import async_store
 
 POLICY = Policy(guarantee="exactly-once", required=True)

@@ -16,7 +16,7 @@ from semel.codecs.sealed import Seal
 from semel.errors import KeyReused, Misuse
 from semel.transaction import within
 from transaction.modes import DJANGO, MODES, Mode, effects, path_of
-from transaction.outbox import ids, letters
+from transaction.outbox_rows import ids, letters
 from transaction.stage import Stage
 from transaction.test_publish import CASES, is_snapshot
 

@@ -32,7 +32,7 @@ from semel.runtime.operation import Operation
 from semel.testing.proxy import Fault, FaultProxy, ProxyExchange
 from semel.transaction import AsyncTransactionStore, TransactionStore
 from transaction.modes import Effect, effects, sqlalchemy_url
-from transaction.outbox import ids
+from transaction.outbox_rows import ids
 
 POLICY = Policy(guarantee="exactly-once", required=True, release_exceptions=(ConnectionError,))
 TESTS = Path(__file__).parents[1]

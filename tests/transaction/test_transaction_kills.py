@@ -15,7 +15,7 @@ import pytest
 
 import semel
 from transaction.modes import DJANGO, MODES, ledger
-from transaction.outbox import ids
+from transaction.outbox_rows import ids
 
 TESTS = Path(__file__).parents[1]
 GROUPS = {

@@ -5,6 +5,7 @@ bound, and then replays or runs. And what happens to those that the database giv
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
@@ -183,16 +184,22 @@ def test_another_fingerprint_is_in_progress_until_the_first_commits(urls: Urls) 
 
 
 def test_the_lock_timeout_is_as_before_after_waiting(urls: Urls) -> None:
-    """A collision of the advisory locks of two keys only means that the long way is taken."""
+    """A collision of the advisory locks of two keys only means that the long way is taken, and to wait for the lock."""
     url = urls["postgres"]
     with psycopg.connect(url) as other, psycopg.connect(url) as connection:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("semel.stores.postgres.transaction._lock", lambda _: 1)
             other.execute("SELECT pg_advisory_lock(1)")
+            with pytest.raises(InProgress):
+                within(connection).operation("collides", scope="operation", wait=0.01).__enter__()
+            assert connection.execute("SHOW lock_timeout").fetchone() == ("0",)
+            unlock = threading.Timer(0.1, other.execute, ["SELECT pg_advisory_unlock(1)"])
+            unlock.start()
             with within(connection).operation("collides", scope="operation") as op:
                 assert not op.replayed
                 assert connection.execute("SHOW lock_timeout").fetchone() == ("0",)
                 op.result = "the long way"
+            unlock.join()
         connection.commit()
         with within(connection).operation("collides", scope="operation") as op:
             assert (op.replayed, op.result) == (True, "the long way")

@@ -3,8 +3,8 @@ the way.
 
 An insert waits for as long as the twin's transaction is open, so the claim first tries an advisory lock on the key,
 which tells without waiting. A claim that does not get it goes the long way: savepoint, lock timeout, then one statement
-that waits for the lock and inserts. The lock decides nothing, the unique key does: two keys that share a lock only wait
-when they need not.
+that waits for the lock and inserts. The unique key decides, not the lock: two keys that share a lock (one pair in 2^64)
+only wait for each other, within the same bound.
 
 Adding a message works nearly the same way, by its id. Its long way inserts first, and takes the lock as well as soon as
 it can, because the message may share its lock: PostgreSQL lets go of a transaction's rows a moment before its locks. A
