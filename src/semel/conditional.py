@@ -2,6 +2,8 @@
 
 The middleware replays before any precondition is looked at, so a retried `PUT` that succeeded gets its first answer
 and not a false 412.
+
+The forms for threads and for tasks differ only in `await`, and stand side by side.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 They repeat a transaction that the database gave up. They also store final errors: what the work wrote is rolled back,
 then the error is stored in a second transaction. Between the two a twin (a repeat that comes meanwhile) may run; then
 the answer is the twin's.
+
+The two differ only in `await`, and stand side by side.
 """
 
 from __future__ import annotations

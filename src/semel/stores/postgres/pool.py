@@ -4,6 +4,8 @@ Not psycopg's pool, on purpose: that one connects in the background, with pauses
 wait meanwhile. A store that cannot be reached has to say so at once, with the reason, and to be back with the server.
 
 A call has one deadline (`due_s`) for all that it waits for: a free slot, a new connection, and its statements.
+
+The pools of threads and of tasks stand side by side: they wait in different ways, and share what is in `sessions`.
 """
 
 from __future__ import annotations
