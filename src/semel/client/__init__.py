@@ -4,7 +4,7 @@
 `semel.client.httpx` send its request under one key, again and again if need be, and the journal keeps the answer.
 """
 
-from semel.client.journal import Indeterminate, Intent, Journal
+from semel.client.journal import Indeterminate, Intent, Journal, ResumedIntent
 from semel.client.retry import Retry
 from semel.core.dialects import (
     ADYEN,
@@ -35,5 +35,6 @@ __all__ = [
     "Intent",
     "Journal",
     "KeyDialect",
+    "ResumedIntent",
     "Retry",
 ]

@@ -10,13 +10,15 @@ from urllib.parse import unquote, urlsplit
 
 from semel.client.memory import MemoryJournal
 from semel.client.sqlite import SqliteJournal
-from semel.core.callers import IntentOf
+from semel.core.callers import CallRefusal, IntentOf
 from semel.core.journal import (
     LIST_MAX,
     PURGE_MAX,
+    CallRequest,
     ForgetIntent,
     IntentEntry,
     IntentId,
+    IntentState,
     JournalCall,
     ListIntents,
     PurgeIntents,
@@ -33,6 +35,16 @@ class Indeterminate(OutcomeUnknown):
 
     Find out at the service, then `journal.forget(name)` lets the name begin anew under a new key.
     """
+
+    @classmethod
+    def of(cls, entry: IntentEntry, refusal: CallRefusal) -> Self:
+        """The error for an intent that is not sent again, with its last error and the way out."""
+        last = f" (its last attempt: {entry.error})" if entry.error else ""
+        name = entry.id.name
+        return cls(
+            f"intent {name!r}: {refusal.value}{last}. It was not sent again. Find out at the service whether it took "
+            f"effect; journal.forget({name!r}) then lets the name begin anew under a new key"
+        )
 
 
 class IntentJournal(Protocol):
@@ -65,6 +77,14 @@ class Intent:
         """As without `async`."""
 
 
+class ResumedIntent(Intent):
+    """An intent that the journal knows already. Send `request` as it is: its method, URL, headers and body."""
+
+    def __init__(self, journal: Journal, part: IntentOf, request: CallRequest) -> None:
+        super().__init__(journal, part)
+        self.request = request
+
+
 class Journal:
     """`Journal("sqlite:///journal.db")` outlives crashes; `Journal("memory://")` lasts as long as the process."""
 
@@ -80,6 +100,24 @@ class Journal:
     def pending(self, *, limit: int = LIST_MAX) -> tuple[IntentEntry, ...]:
         """The intents without an answer, by name: what a dead process left, and what is in doubt."""
         return self.answer(ListIntents(self.namespace, limit))
+
+    def resume(self, entry: IntentEntry) -> ResumedIntent:
+        """Take up an intent of `pending()`, to send what a dead process left: the stored request, under its key.
+
+        Raises `Indeterminate` for one that is in doubt, older than its `max_age`, or forgotten meanwhile. One that was
+        answered meanwhile gives its answer without a request.
+        """
+        found = self.answer(ReadIntent(entry.id))
+        if found is None or found.key != entry.key:
+            raise Indeterminate(
+                f"intent {entry.id.name!r} was forgotten or purged since it was listed, so nothing is sent for it. "
+                "If the operation is still to be done, name it with journal.intent()"
+            )
+        if found.state is IntentState.DOUBTFUL:
+            raise Indeterminate.of(found, CallRefusal.DOUBTFUL)
+        if found.state is IntentState.OPEN and found.is_too_old(wall_clock_ms()):
+            raise Indeterminate.of(found, CallRefusal.TOO_OLD)
+        return ResumedIntent(self, IntentOf(found.id, found.max_age_ms), found.request)
 
     def read(self, name: str) -> IntentEntry | None:
         """An intent with its answer, if it has one."""
