@@ -124,9 +124,11 @@ def test_a_twin_in_a_pipeline_waits_within_its_bound_and_can_go_on(
 ) -> None:
     with psycopg.connect(url) as first, within(first).operation("twin", scope="operation") as op:
         assert not op.replayed
-        with connection.pipeline(), connection.transaction():
+        with connection.pipeline() as pipeline, connection.transaction():
             with pytest.raises(InProgress), within(connection).operation("twin", scope="operation", wait=0.02):
                 pass
+            pipeline.sync()
+            assert connection.info.transaction_status == TransactionStatus.INTRANS
             assert connection.execute("SELECT 42").fetchone() == (42,)
 
 
