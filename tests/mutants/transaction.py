@@ -98,7 +98,7 @@ FAULTS = [
         "a refused message is counted",
         BINDING,
         "    encoded, found_type = payload_of(payload)\n",
-        "    if (current := current_operation()) is not None:\n        current.next_message_id()\n"
+        "    if id is None and (current := current_operation()) is not None:\n        current.next_message_id()\n"
         "    encoded, found_type = payload_of(payload)\n",
     ),
     Fault("a session in autocommit mode publishes", BINDING, "        self._driver.check()\n", ""),
