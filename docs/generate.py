@@ -20,6 +20,7 @@ import click
 
 import semel
 from semel import Policy
+from semel.core.dialects import DAY_MS, DIALECTS, HOUR_MS, KeyDialect, KeyQuoting
 from semel.core.tables import CLAIM, SETTLE, Disposal, Ruling, Situation
 from semel.core.verdicts import VERDICTS
 
@@ -49,6 +50,31 @@ def verdict_table() -> str:
         "|---|---|---|---|",
     ]
     return "\n".join([*head, *rows])
+
+
+def dialect_table() -> str:
+    """The dialects of other services' keys."""
+    head = [
+        "| dialect | where the key stands | longest key | kept for | the key is another request's | still running |",
+        "|---|---|---|---|---|---|",
+    ]
+    return "\n".join([*head, *map(_dialect, DIALECTS.values())])
+
+
+def _dialect(dialect: KeyDialect) -> str:
+    quoted = ", in double quotes" if dialect.quoting is KeyQuoting.QUOTED else ""
+    where = f"header `{dialect.header}`{quoted}" if dialect.header else f"JSON field `{dialect.body_field}`"
+    reused = ", ".join(f"`{each}`" for each in (*dialect.reused, *dialect.reused_codes)) or "-"
+    busy = ", ".join(f"`{each}`" for each in (*dialect.busy, *dialect.busy_codes)) or "-"
+    name = f"[`{dialect.name.upper().replace('-', '_')}`]({dialect.source})"
+    return f"| {name} | {where} | {dialect.key_max} | {_duration(dialect.retention_ms)} | {reused} | {busy} |"
+
+
+def _duration(ms: int) -> str:
+    for unit_ms, unit in ((DAY_MS, "day"), (HOUR_MS, "hour"), (60_000, "minute")):
+        if ms % unit_ms == 0:
+            return f"{ms // unit_ms} {unit}{'s' if ms > unit_ms else ''}"
+    return f"{ms / 1_000:g} seconds"
 
 
 STATES = {
@@ -175,6 +201,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "state-diagram": state_diagram,
     "policy-table": policy_table,
     "verdict-table": verdict_table,
+    "dialects": dialect_table,
     "rooms": rooms,
     "commands": commands,
 }

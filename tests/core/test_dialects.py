@@ -45,7 +45,7 @@ def test_every_dialect_takes_the_keys_that_are_made_for_it(name: str) -> None:
 
 def test_what_services_do_differently() -> None:
     assert (DRAFT_07.header, DRAFT_07.quoting) == ("Idempotency-Key", KeyQuoting.QUOTED)
-    assert (PAYPAL.header, PAYPAL.retention_ms) == ("PayPal-Request-Id", 6 * HOUR_MS)
+    assert (PAYPAL.header, PAYPAL.retention_ms) == ("PayPal-Request-Id", 3 * HOUR_MS)
     assert (SQUARE.header, SQUARE.body_field) == ("", "idempotency_key")
     assert REPEATABILITY.first_sent_header == "Repeatability-First-Sent"
 

@@ -6,7 +6,19 @@ from email.utils import format_datetime
 
 import pytest
 
-from semel.core.dialects import ADYEN, DIALECTS, DRAFT_07, GOCARDLESS, STRIPE, X_IDEMPOTENCY_KEY, KeyDialect
+from semel.core.dialects import (
+    ADYEN,
+    DIALECTS,
+    DRAFT_07,
+    GOCARDLESS,
+    MOLLIE,
+    PAYPAL,
+    REPEATABILITY,
+    SQUARE,
+    STRIPE,
+    X_IDEMPOTENCY_KEY,
+    KeyDialect,
+)
 from semel.core.http import PROBLEMS, problem
 from semel.core.retries import (
     ATTEMPTS_MAX,
@@ -152,6 +164,63 @@ def test_a_service_says_itself_whether_to_repeat(
     status: int, says: str, dialect: KeyDialect, received: AttemptEnd
 ) -> None:
     assert read_answer(answer(status, {dialect.verdict_header: says}), dialect) is received
+
+
+STRIPE_REUSED = b'{"error": {"type": "idempotency_error", "message": "Keys for idempotent requests can only"}}'
+STRIPE_BUSY = b'{"error": {"type": "invalid_request_error", "code": "idempotency_key_in_use"}}'
+ADYEN_BUSY = b'{"status": 422, "errorCode": "704", "message": "request already processed or in progress"}'
+SQUARE_REUSED = b'{"errors": [{"category": "INVALID_REQUEST_ERROR", "code": "IDEMPOTENCY_KEY_REUSED"}]}'
+PAYPAL_REUSED = b'{"name": "x", "details": [{"issue": "PAYPAL_REQUEST_ID_PREVIOUSLY_USED"}]}'
+PAYPAL_BUSY = b'{"name": "RESOURCE_CONFLICT", "details": [{"issue": "PREVIOUS_REQUEST_IN_PROGRESS"}]}'
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "dialect", "received"),
+    [
+        (400, STRIPE_REUSED, STRIPE, AttemptEnd.KEY_REFUSED),
+        (409, STRIPE_BUSY, STRIPE, AttemptEnd.IN_PROGRESS),
+        (400, b'{"error": {"type": "invalid_request_error"}}', STRIPE, AttemptEnd.ANSWERED),
+        (200, STRIPE_REUSED, STRIPE, AttemptEnd.ANSWERED),
+        (400, STRIPE_REUSED, ADYEN, AttemptEnd.ANSWERED),
+        (400, PROBLEM_MAX * b" " + STRIPE_REUSED, STRIPE, AttemptEnd.ANSWERED),
+        (422, ADYEN_BUSY, ADYEN, AttemptEnd.IN_PROGRESS),
+        (409, ADYEN_BUSY, ADYEN, AttemptEnd.IN_PROGRESS),
+        (422, b'{"errorCode": "702", "amount": 704}', ADYEN, AttemptEnd.ANSWERED),
+        (400, SQUARE_REUSED, SQUARE, AttemptEnd.KEY_REFUSED),
+        (400, b"<Error><Code>IDEMPOTENCY_KEY_REUSED</Code></Error>", SQUARE, AttemptEnd.KEY_REFUSED),
+        (422, PAYPAL_REUSED, PAYPAL, AttemptEnd.KEY_REFUSED),
+        (409, PAYPAL_BUSY, PAYPAL, AttemptEnd.IN_PROGRESS),
+        (409, b'{"name": "RESOURCE_CONFLICT"}', PAYPAL, AttemptEnd.ANSWERED),
+        (400, b"", MOLLIE, AttemptEnd.KEY_REFUSED),
+        (409, b"", MOLLIE, AttemptEnd.IN_PROGRESS),
+        (422, b"", MOLLIE, AttemptEnd.ANSWERED),
+    ],
+)
+def test_a_service_says_in_the_body_what_became_of_the_key(
+    status: int, body: bytes, dialect: KeyDialect, received: AttemptEnd
+) -> None:
+    assert read_answer(answer(status, body=body), dialect) is received
+
+
+@pytest.mark.parametrize(
+    ("status", "says", "received"),
+    [
+        (400, "rejected", AttemptEnd.KEY_REFUSED),
+        (501, "Rejected", AttemptEnd.KEY_REFUSED),
+        (412, "rejected", AttemptEnd.FORGOTTEN),
+        (412, "accepted", AttemptEnd.ANSWERED),
+        (400, "accepted", AttemptEnd.ANSWERED),
+        (409, "accepted", AttemptEnd.IN_PROGRESS),
+        (500, "accepted", AttemptEnd.SERVER_ERROR),
+    ],
+)
+def test_a_service_rejects_the_key_without_looking_at_the_request(status: int, says: str, received: AttemptEnd) -> None:
+    assert read_answer(answer(status, {"Repeatability-Result": says}), REPEATABILITY) is received
+
+
+def test_a_replay_is_the_stored_answer_even_with_the_status_of_a_reused_key() -> None:
+    assert read_answer(answer(400, REPLAYED), MOLLIE) is AttemptEnd.ANSWERED
+    assert read_answer(answer(422, REPLAYED), DRAFT_07) is AttemptEnd.ANSWERED
 
 
 @pytest.mark.parametrize(

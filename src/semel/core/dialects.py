@@ -60,14 +60,20 @@ class KeyDialect(Struct, frozen=True, kw_only=True):
     """How long the service remembers a key at least. An intent that is older is not sent again."""
     reused: tuple[int, ...] = ()
     """Statuses that mean, without a problem document: the key belongs to another request."""
+    reused_codes: tuple[str, ...] = ()
+    """Error codes in the body of an error that mean the same."""
     busy: tuple[int, ...] = ()
     """Statuses that mean, without a problem document: the first request with this key is still running."""
+    busy_codes: tuple[str, ...] = ()
+    """Error codes in the body of an error that mean the same."""
     replay_header: str = ""
     """The header that marks an answer as the stored one."""
     first_sent_header: str = ""
     """The header that carries when the request was sent for the first time, as an HTTP date."""
     verdict_header: str = ""
     """The header by which the service itself says `true` or `false`: whether to send again."""
+    rejection_header: str = ""
+    """The header by which the service says `rejected`: it refused the key, and did not look at the request."""
 
 
 DRAFT_07 = KeyDialect(
@@ -81,6 +87,7 @@ DRAFT_07 = KeyDialect(
 STRIPE = KeyDialect(
     name="stripe",
     source="https://docs.stripe.com/api/idempotent_requests",
+    reused_codes=("idempotency_error",),
     busy=(409,),
     replay_header="Idempotent-Replayed",
     verdict_header="Stripe-Should-Retry",
@@ -90,6 +97,7 @@ ADYEN = KeyDialect(
     source="https://docs.adyen.com/development-resources/api-idempotency",
     key_max=64,
     retention_ms=7 * DAY_MS,
+    busy_codes=("704",),  # with 409 or 422, which mean other things, too
     verdict_header="Transient-Error",
 )
 PAYPAL = KeyDialect(
@@ -97,7 +105,9 @@ PAYPAL = KeyDialect(
     source="https://developer.paypal.com/api/rest/reference/idempotency",
     header="PayPal-Request-Id",
     key_max=38,  # the APIs differ: these are the shortest of them
-    retention_ms=6 * HOUR_MS,
+    retention_ms=3 * HOUR_MS,
+    reused_codes=("PAYPAL_REQUEST_ID_PREVIOUSLY_USED", "DUPLICATE_REQUEST_ID"),
+    busy_codes=("PREVIOUS_REQUEST_IN_PROGRESS",),
 )
 SQUARE = KeyDialect(
     name="square",
@@ -105,11 +115,15 @@ SQUARE = KeyDialect(
     header="",
     body_field="idempotency_key",
     key_max=45,
+    reused_codes=("IDEMPOTENCY_KEY_REUSED",),
 )
 MOLLIE = KeyDialect(
     name="mollie",
     source="https://docs.mollie.com/reference/api-idempotency",
     retention_ms=HOUR_MS,
+    reused=(400,),
+    busy=(409,),
+    replay_header="Idempotent-Replayed",
 )
 GOCARDLESS = KeyDialect(
     name="gocardless",
@@ -118,21 +132,23 @@ GOCARDLESS = KeyDialect(
 )
 KLARNA = KeyDialect(
     name="klarna",
-    source="https://docs.klarna.com/api/escalation-and-retry-policy/",
+    source="https://docs.klarna.com/api/kn/integration-resilience",
     header="Klarna-Idempotency-Key",
-    key_max=36,
+    key_max=36,  # a UUID; nothing says that longer keys are taken
 )
 REPEATABILITY = KeyDialect(
     name="repeatability",
     source="https://docs.oasis-open.org/odata/repeatable-requests/v1.0/repeatable-requests-v1.0.html",
     header="Repeatability-Request-ID",
     key_max=36,
-    retention_ms=5 * 60_000,  # the services say how long; five minutes is what the guidelines that use it ask for
+    retention_ms=5 * 60_000,  # each service says how long; five minutes is what Azure's services have in common
+    busy=(409,),
     first_sent_header="Repeatability-First-Sent",
+    rejection_header="Repeatability-Result",
 )
 X_IDEMPOTENCY_KEY = KeyDialect(
     name="x-idempotency-key",
-    source="https://datatracker.ietf.org/doc/html/rfc6648",  # nothing describes the header itself, only its "X-"
+    source="https://www.mercadopago.com.br/developers/en/docs/wallet-connect/payment-flow/idempotency",
     header="X-Idempotency-Key",
 )
 

@@ -181,18 +181,22 @@ def read_answer(answer: CallAnswer, dialect: KeyDialect) -> AttemptEnd:
     problem = read_problem(answer)
     if problem.kind:
         return OF_PROBLEM[problem.kind]
+    if find_header(answer.headers, dialect.rejection_header).lower() == "rejected":
+        # OASIS says it by 412: the request was first sent so long ago that the service no longer knows its key.
+        return AttemptEnd.FORGOTTEN if status == 412 else AttemptEnd.KEY_REFUSED
     if problem.retryable and status >= 400:
         return AttemptEnd.LATER
     asked = find_header(answer.headers, dialect.verdict_header).lower()
     if asked == "true" and status >= 400:
         return AttemptEnd.LATER
-    if status in dialect.reused:
-        return AttemptEnd.KEY_REFUSED
-    if asked == "false" and (status >= 500 or OF_STATUS.get(status) is AttemptEnd.LATER or status in dialect.busy):
+    is_busy = status in dialect.busy or has_code(answer, dialect.busy_codes)
+    if asked == "false" and (status >= 500 or OF_STATUS.get(status) is AttemptEnd.LATER or is_busy):
         return AttemptEnd.DO_NOT_REPEAT
     if is_replay(answer, dialect) and status not in OF_STATUS:
         return AttemptEnd.ANSWERED if status < 500 else AttemptEnd.STORED_FAILURE
-    if status in dialect.busy and problem.retryable is None:
+    if status in dialect.reused or has_code(answer, dialect.reused_codes):
+        return AttemptEnd.KEY_REFUSED
+    if is_busy and problem.retryable is None:
         return AttemptEnd.IN_PROGRESS
     if status in OF_STATUS:
         return OF_STATUS[status]
@@ -224,6 +228,14 @@ def _kind_of(problem_type: str) -> str:
         if found and kind in PROBLEMS:
             return kind
     return ""
+
+
+def has_code(answer: CallAnswer, codes: Sequence[str]) -> bool:
+    """Whether an error names one of these codes: as a text in JSON, or alone in an XML element."""
+    if answer.status < 400 or not codes:
+        return False
+    body = answer.body[:PROBLEM_MAX]
+    return any(f'"{code}"'.encode() in body or f">{code}<".encode() in body for code in codes)
 
 
 def is_replay(answer: CallAnswer, dialect: KeyDialect) -> bool:
