@@ -65,6 +65,7 @@ EXTRAS = {
     "semel.outbox.sqs": {"boto3", "botocore"},
     "semel.outbox.kafka": {"aiokafka"},
     "semel.client.httpx": {"httpx"},
+    "semel.client.httpx2": {"httpx2"},
     "semel.cli": {"click"},
     "semel.testing": {"pytest", "hypothesis", "_pytest", "httpx"},
 }

@@ -10,7 +10,9 @@ ROOT_MAX = 12  # faststream.py: a framework that a user names
 """A module at the root is something that a user imports. Everything else has a room."""
 
 SAME_ON_PURPOSE = {
+    "AsyncIdempotentTransport": "The name that users import, from the module of their library.",
     "Command": "Django wants this name for every management command.",
+    "IdempotentTransport": "The name that users import, from the module of their library.",
     "IdempotencyMiddleware": "The name that users import, from the package of their framework.",
     "Migration": "Django wants this name in its migrations; `semel.store.Migration` is public.",
     "Superseded": "The error is public, and the decision that raises it has its name.",

@@ -1,6 +1,7 @@
 """The httpx transport against a server that takes effect and then fails. Effects are counted at the server."""
 
 import threading
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -224,6 +225,59 @@ def test_an_intent_stays_with_its_url(journal: Journal) -> None:
         assert not other.requests
 
 
+def test_the_error_of_a_redirected_intent_says_what_to_do(journal: Journal) -> None:
+    with serving("redirect 307 /new") as api, client(journal, follow_redirects=True) as http:
+        with pytest.raises(KeyReused, match="the service redirected the first request, so send it to the new address"):
+            http.post(api.url, extensions={"semel": journal.intent("pay:42", max_age=HOUR)})
+        assert len(api.requests) == 1
+
+
+class RefreshedToken(httpx.Auth):
+    """Sends the request once more after a 401, as a client does that renews its token."""
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        response = yield request
+        if response.status_code == 401:
+            yield request
+
+
+def test_a_request_that_is_sent_anew_after_a_401_keeps_its_key() -> None:
+    with serving("drop", "refuse 401") as api, client() as http:
+        response = http.post(api.url, auth=RefreshedToken())
+        assert told(response).replayed
+        assert (len(api.requests), list(api.effects.values())) == (3, [1])
+        request = http.build_request("POST", api.url)
+        http.send(request)
+        http.send(request)
+        assert list(api.effects.values()) == [1, 1, 1], "a request that was not refused has a new key each time"
+
+
+def test_an_interrupted_sender_leaves_its_intent(journal: Journal) -> None:
+    class Interrupted(httpx.BaseTransport):
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            raise KeyboardInterrupt
+
+    http = httpx.Client(transport=IdempotentTransport(Interrupted(), journal=journal))
+    with http, pytest.raises(KeyboardInterrupt):
+        http.post("http://127.0.0.1/", extensions={"semel": journal.intent("pay:42", max_age=HOUR)})
+    (left,) = journal.pending()
+    assert (left.owner, left.error) == ("", "the sender was interrupted")
+
+
+def test_an_error_in_the_callers_own_transport_is_not_repeated(journal: Journal) -> None:
+    sent: list[httpx.Request] = []
+
+    class Broken(httpx.BaseTransport):
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            sent.append(request)
+            raise ZeroDivisionError
+
+    http = httpx.Client(transport=IdempotentTransport(Broken(), journal=journal))
+    with http, pytest.raises(ZeroDivisionError):
+        http.post("http://127.0.0.1/", extensions={"semel": journal.intent("pay:42", max_age=HOUR)})
+    assert (len(sent), journal.pending()[0].owner) == (1, "")
+
+
 def test_the_page_that_an_answer_leads_to_is_no_part_of_the_intent(journal: Journal) -> None:
     with (
         serving() as other,
@@ -262,7 +316,10 @@ def test_a_key_in_the_body() -> None:
 
 def test_what_is_no_intent_is_refused(journal: Journal) -> None:
     with serving() as api, client(Journal("memory://")) as http:
-        for wrong, says in (("pay:42", "takes an intent of a journal"), (journal.intent("a", max_age=HOUR), "another")):
+        for wrong, says in (
+            ("pay:42", "belongs to an intent of a journal, not to str 'pay:42'"),
+            (journal.intent("a", max_age=HOUR), "another"),
+        ):
             with pytest.raises(Misuse, match=says):
                 http.post(api.url, extensions={"semel": wrong})
         assert not api.requests

@@ -71,6 +71,11 @@ class OutgoingCall(Struct, frozen=True):
     key: str = ""
     """The key that the caller has put into the request itself. It is never replaced."""
     intent: IntentOf | None = None
+    earlier_key: str = ""
+    """The key under which this request was sent before, if it is sent anew because the server asked who sends it.
+
+    It stands for a new key: whether the earlier request was carried out may be unknown.
+    """
 
 
 class CallerSettings(Struct, frozen=True, kw_only=True):
@@ -220,7 +225,7 @@ def run_call(call: OutgoingCall, settings: CallerSettings) -> Plan[CallResult]:
         return (yield from _run_intent(call, call.intent, settings, began_ms))
     key = call.key
     if not key and settings.makes_keys and not may_repeat(call.request.method, keyed=False):
-        key = yield from do(NewKey(dialect.format, ""))
+        key = call.earlier_key or (yield from do(NewKey(dialect.format, "")))
     sent_ms = (yield from do(ReadDate())) if key and dialect.first_sent_header else 0
     result = yield from _send(_sender(call, settings, began_ms, key, sent_ms, ""), 0)
     assert not isinstance(result, IntentOvertaken)

@@ -1,0 +1,338 @@
+"""One call of a caller: what every adapter does with the plan of `core.callers`, whatever library sends the requests.
+
+An adapter gives a function that sends one attempt and raises the errors of its library. It gets back where the answer
+is: in the response of the last attempt, or in the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import ssl
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from msgspec import Struct
+
+from semel.client.journal import Indeterminate, Intent, Journal, wall_clock_ms
+from semel.client.retry import Retry
+from semel.core.callers import (
+    AnswerOrigin,
+    AwaitIntent,
+    CallAnswered,
+    CallerSettings,
+    CallRefusal,
+    CallRefused,
+    CallResult,
+    CallUnanswered,
+    DrawNumber,
+    NewKey,
+    OutgoingCall,
+    ReadDate,
+    ReportAttempt,
+    SendFailure,
+    SendRequest,
+    SpendRetry,
+    run_call,
+)
+from semel.core.dialects import RANDOM_BYTES, KeyDialect, make_key
+from semel.core.effects import Effect, Pause
+from semel.core.journal import CallRequest, JournalCall, KeptAnswer, LeaveIntent, RenewIntent
+from semel.core.records import check_duration
+from semel.core.relay import NewOwner, ReadClock
+from semel.core.retries import AttemptEnd, CallAnswer, find_header
+from semel.errors import InProgress, KeyReused, Misuse, ResultNotKept, StoreError
+from semel.runtime.drive import adrive, drive
+
+POLL_S = 0.05
+ACCEPTED = 202
+ONCE_ONLY = (
+    "the body of this request is a generator, which can be sent only once: give it as bytes, "
+    'for example b"".join(chunks), so that a repeat sends the same'
+)
+OF_BODY = frozenset({"content-encoding", "content-length", "transfer-encoding"})
+"""Headers that describe how a body was sent. They are not true of the body that was read."""
+
+
+class CallReport(Struct, frozen=True):
+    """What an adapter tells about a call."""
+
+    key: str
+    attempts: int
+    """How many requests this call has sent; 0 if the answer comes from the journal."""
+    replayed: bool
+    """Whether this is the stored answer to an earlier attempt."""
+
+
+class CallEnd(Struct, frozen=True):
+    """The answer of the last attempt is the answer of the call, unless one is `kept` in the journal."""
+
+    report: CallReport
+    kept: KeptAnswer | None
+
+
+class LibraryErrors(Struct, frozen=True):
+    """The errors of one library, by what they say of the request. Any other error means that it was not sent."""
+
+    unreached: tuple[type[Exception], ...]
+    """No connection: the request cannot have arrived."""
+    unsendable: tuple[type[Exception], ...]
+    """The request could not be made, and repeating it would not help."""
+    lost: tuple[type[Exception], ...]
+    """The request may have arrived."""
+
+    def classify(self, causes: list[BaseException]) -> AttemptEnd:
+        """What an error says, with the errors that caused it."""
+        if _has(causes, ssl.SSLCertVerificationError) or _has(causes, self.unsendable):
+            return AttemptEnd.UNSENDABLE
+        if _has(causes, self.unreached):
+            return AttemptEnd.UNREACHED
+        return AttemptEnd.LOST if _has(causes, self.lost) else AttemptEnd.UNSENDABLE
+
+
+class Caller:
+    """What the calls of one adapter have in common: the journal, how to repeat, and how the service wants the key."""
+
+    def __init__(
+        self, journal: Journal | None, retry: Retry | None, dialect: KeyDialect, lease: float, errors: LibraryErrors
+    ) -> None:
+        self.journal, self.retry, self.errors = journal, retry or Retry(), errors
+        lease_ms = check_duration("lease", int(1_000 * lease))
+        self.settings = CallerSettings(dialect=dialect, backoff=self.retry.backoff, lease_ms=lease_ms)
+
+    def check(self, named: object) -> Intent:
+        """What a request names as its intent, if it is one, and of this journal."""
+        if not isinstance(named, Intent):
+            raise Misuse(f"a request belongs to an intent of a journal, not to {type(named).__name__} {named!r}")
+        if self.journal not in (None, named.journal):
+            raise Misuse("the intent is of another journal than the transport's: open both with the same Journal")
+        return named
+
+    def call_of(self, request: CallRequest, intent: Intent | None, earlier_key: str = "") -> OutgoingCall:
+        """The call that a request asks for, with the key that the caller has put into it."""
+        key = find_header(request.headers, self.settings.dialect.header)
+        return OutgoingCall(request, key, intent.part if intent else None, earlier_key)
+
+
+def is_streamed(status: int, intent: Intent | None) -> bool:
+    """Whether the body of an answer is left to the caller: no journal keeps it, and it is no problem document."""
+    return intent is None and status < 400 and status != ACCEPTED
+
+
+def run_exchange(
+    caller: Caller, call: OutgoingCall, intent: Intent | None, send: Callable[[SendRequest], CallAnswer]
+) -> CallEnd:
+    """Send the requests of a call. An error of the library is raised as it came."""
+    exchange = _Exchange(caller, intent, send)
+    try:
+        return exchange.end(drive(run_call(call, caller.settings), exchange.perform))
+    except BaseException:
+        if left := exchange.left:
+            with suppress(StoreError):
+                exchange.journal.answer(left)
+        raise
+
+
+async def arun_exchange(
+    caller: Caller, call: OutgoingCall, intent: Intent | None, send: Callable[[SendRequest], Awaitable[CallAnswer]]
+) -> CallEnd:
+    """The same with `await`. The journal is asked in a thread, so that the event loop never waits for it."""
+    exchange = _AsyncExchange(caller, intent, send)
+    try:
+        return exchange.end(await adrive(run_call(call, caller.settings), exchange.perform))
+    except BaseException:
+        if left := exchange.left:
+            with suppress(StoreError):
+                await asyncio.to_thread(exchange.journal.answer, left)
+        raise
+
+
+class _CommonExchange:
+    """What waits for nothing."""
+
+    def __init__(self, caller: Caller, intent: Intent | None) -> None:
+        self._caller, self._intent = caller, intent
+        self._handled = sys.exception()
+        self._error: Exception | None = None
+        self._held: RenewIntent | None = None
+
+    @property
+    def journal(self) -> Journal:
+        assert self._intent is not None
+        return self._intent.journal
+
+    @property
+    def left(self) -> LeaveIntent | None:
+        """What to tell the journal if this sender is interrupted, so that the next one need not wait for the lease."""
+        return LeaveIntent(self._held.id, self._held.owner, "the sender was interrupted") if self._held else None
+
+    def answer(self, effect: Effect[Any]) -> Any:
+        match effect:
+            case ReadClock():
+                return time.monotonic_ns() // 1_000_000
+            case ReadDate():
+                return wall_clock_ms()
+            case DrawNumber():
+                return random.random()
+            case NewOwner():
+                return os.urandom(RANDOM_BYTES).hex()
+            case NewKey(format, name):
+                return make_key(format, os.urandom(RANDOM_BYTES), wall_clock_ms(), name)
+            case SpendRetry():
+                allows = self._caller.retry.allows
+                return allows is None or allows()
+            case ReportAttempt():
+                return None
+            case _:
+                raise AssertionError(f"no adapter performs {effect}")
+
+    def failed(self, error: Exception) -> SendFailure:
+        self._error = error
+        end = self._caller.errors.classify(list(_causes(error, self._handled)))
+        return SendFailure(end, f"{type(error).__name__}: {error}")
+
+    def end(self, result: CallResult) -> CallEnd:
+        self._held = None
+        match result:
+            case CallAnswered():
+                replayed = result.origin is not AnswerOrigin.FRESH
+                return CallEnd(CallReport(result.key, result.attempts, replayed), _kept(result))
+            case CallUnanswered():
+                assert self._error is not None
+                raise self._error
+            case CallRefused():
+                raise _refusal(result)
+
+
+class _Exchange(_CommonExchange):
+    def __init__(self, caller: Caller, intent: Intent | None, send: Callable[[SendRequest], CallAnswer]) -> None:
+        super().__init__(caller, intent)
+        self._send = send
+
+    def perform(self, effect: Effect[Any]) -> Any:
+        match effect:
+            case SendRequest():
+                self._held = effect.renew
+                try:
+                    with self._renewing(effect.renew):
+                        return self._send(effect)
+                except Exception as error:
+                    return self.failed(error)
+            case JournalCall():
+                return self.journal.answer(effect)
+            case Pause(pause_ms):
+                time.sleep(pause_ms / 1_000)
+                return time.monotonic_ns() // 1_000_000
+            case AwaitIntent(_, timeout_ms):
+                return time.sleep(min(timeout_ms / 1_000, POLL_S))
+            case _:
+                return self.answer(effect)
+
+    @contextmanager
+    def _renewing(self, renew: RenewIntent | None) -> Iterator[None]:
+        """Hold the intent while its request is under way. If that fails, the lease ends, and the key still protects."""
+        if renew is None:
+            yield
+            return
+        done = threading.Event()
+
+        def hold() -> None:
+            while not done.wait(renew.lease_ms / 3_000):
+                with suppress(StoreError):
+                    self.journal.answer(renew)
+
+        thread = threading.Thread(target=hold, daemon=True, name="semel-intent")
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+
+class _AsyncExchange(_CommonExchange):
+    """The same with `await`."""
+
+    def __init__(
+        self, caller: Caller, intent: Intent | None, send: Callable[[SendRequest], Awaitable[CallAnswer]]
+    ) -> None:
+        super().__init__(caller, intent)
+        self._send = send
+
+    async def perform(self, effect: Effect[Any]) -> Any:
+        match effect:
+            case SendRequest():
+                self._held = effect.renew
+                holding = asyncio.ensure_future(self._hold(effect.renew)) if effect.renew else None
+                try:
+                    return await self._send(effect)
+                except Exception as error:
+                    return self.failed(error)
+                finally:
+                    if holding is not None:
+                        holding.cancel()
+            case JournalCall():
+                return await asyncio.to_thread(self.journal.answer, effect)
+            case Pause(pause_ms):
+                await asyncio.sleep(pause_ms / 1_000)
+                return time.monotonic_ns() // 1_000_000
+            case AwaitIntent(_, timeout_ms):
+                return await asyncio.sleep(min(timeout_ms / 1_000, POLL_S))
+            case _:
+                return self.answer(effect)
+
+    async def _hold(self, renew: RenewIntent) -> None:
+        """Hold the intent while its request is under way. If that fails, the lease ends, and the key still protects."""
+        while True:
+            await asyncio.sleep(renew.lease_ms / 3_000)
+            with suppress(StoreError):
+                await asyncio.to_thread(self.journal.answer, renew)
+
+
+def _kept(answered: CallAnswered) -> KeptAnswer | None:
+    kept = answered.answer
+    if not isinstance(kept, KeptAnswer):
+        return None
+    if kept.body is None:
+        raise ResultNotKept(
+            f"the operation was carried out; its answer of {kept.body_size} bytes was too large to be kept"
+        )
+    return kept
+
+
+def _refusal(refused: CallRefused) -> Exception:
+    entry, reason = refused.entry, refused.refusal.value
+    about = f"intent {entry.id.name!r}: {reason}"
+    match refused.refusal:
+        case CallRefusal.DRIFTED | CallRefusal.OTHER_KEY:
+            if AttemptEnd.MOVED.value in entry.error:
+                way_out = "the service redirected the first request, so send it to the new address, under a new name"
+            else:
+                way_out = "a new operation needs a new name"
+            return KeyReused(
+                f"{about}; nothing was sent. The journal has {entry.request.method} {entry.request.url} with the "
+                f"digest {entry.request.digest[:16]}, and this request has {refused.digest[:16]}: {way_out}"
+            )
+        case CallRefusal.TOO_OLD | CallRefusal.DOUBTFUL:
+            return Indeterminate.of(entry, refused.refusal)
+        case CallRefusal.BUSY:
+            return InProgress(about)
+
+
+def _causes(error: BaseException, handled: BaseException | None) -> Iterator[BaseException]:
+    """An error and what caused it, up to the one that the caller was handling when the call began."""
+    cause: BaseException | None = error
+    seen: set[int] = set()
+    while cause is not None and cause is not handled and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+
+
+def _has(causes: list[BaseException], kinds: type[Exception] | tuple[type[Exception], ...]) -> bool:
+    return any(isinstance(cause, kinds) for cause in causes)

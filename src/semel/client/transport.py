@@ -1,0 +1,135 @@
+"""What the transports of httpx and httpx2 have in common. Both libraries give their classes the same names."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from semel.client.exchange import (
+    OF_BODY,
+    ONCE_ONLY,
+    CallEnd,
+    Caller,
+    LibraryErrors,
+    arun_exchange,
+    is_streamed,
+    run_exchange,
+)
+from semel.client.journal import Intent, Journal
+from semel.client.retry import Retry
+from semel.core.callers import OutgoingCall, SendRequest
+from semel.core.dialects import KeyDialect
+from semel.core.journal import CallRequest
+from semel.core.retries import CallAnswer
+from semel.errors import Misuse
+
+EXTENSION = "semel"
+UNAUTHORIZED = 401
+
+
+class Transport:
+    """Sends requests of one library. `library` is its module, and `Any` stands for its classes."""
+
+    def __init__(
+        self, library: Any, journal: Journal | None, retry: Retry | None, dialect: KeyDialect, lease: float
+    ) -> None:
+        errors = LibraryErrors(
+            unreached=(library.ConnectError, library.ConnectTimeout, library.PoolTimeout, library.ProxyError),
+            unsendable=(library.UnsupportedProtocol, library.LocalProtocolError),
+            lost=(library.RequestError,),
+        )
+        self._library, self._caller = library, Caller(journal, retry, dialect, lease, errors)
+        # The keys of requests that were answered with 401. An auth flow then sends the same object once more.
+        self._keys: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+
+    def send(self, request: Any, handle: Callable[[Any], Any]) -> Any:
+        intent, call = self._read(request)
+        response: Any = None
+
+        def attempt(effect: SendRequest) -> CallAnswer:
+            nonlocal response
+            if response is not None:
+                response.close()
+            response = handle(self._request(request, effect))
+            if is_streamed(response.status_code, intent):
+                return _answer(response, b"")
+            try:
+                body = response.read()
+            finally:
+                response.close()
+            response = self._with_body(response, body)
+            return _answer(response, body)
+
+        return self._respond(request, run_exchange(self._caller, call, intent, attempt), response)
+
+    async def asend(self, request: Any, handle: Callable[[Any], Awaitable[Any]]) -> Any:
+        """The same with `await`."""
+        intent, call = self._read(request)
+        response: Any = None
+
+        async def attempt(effect: SendRequest) -> CallAnswer:
+            nonlocal response
+            if response is not None:
+                await response.aclose()
+            response = await handle(self._request(request, effect))
+            if is_streamed(response.status_code, intent):
+                return _answer(response, b"")
+            try:
+                body = await response.aread()
+            finally:
+                await response.aclose()
+            response = self._with_body(response, body)
+            return _answer(response, body)
+
+        return self._respond(request, await arun_exchange(self._caller, call, intent, attempt), response)
+
+    def _read(self, request: Any) -> tuple[Intent | None, OutgoingCall]:
+        """The call that a request asks for. The page that a redirect leads to is not the operation."""
+        named = request.extensions.get(EXTENSION)
+        is_page = request.method in ("GET", "HEAD")
+        intent = None if named is None or is_page else self._caller.check(named)
+        sent = CallRequest(request.method, str(request.url), tuple(request.headers.items()), self._body_of(request))
+        return intent, self._caller.call_of(sent, intent, self._keys.get(request, ""))
+
+    def _body_of(self, request: Any) -> bytes:
+        """The bytes that every attempt sends."""
+        # A redirect hands the stream of the first request on, so a form may come as one, too.
+        is_form = request.headers.get("content-type", "").startswith("multipart/form-data")
+        if is_form or isinstance(request.stream, self._library.ByteStream):
+            body: bytes = request.read()
+            return body
+        raise Misuse(ONCE_ONLY)
+
+    def _request(self, request: Any, effect: SendRequest) -> Any:
+        """The request of one attempt."""
+        headers = request.headers.copy()
+        headers.update(dict(effect.headers))
+        if "content-length" in headers:
+            headers["content-length"] = str(len(effect.body))
+        stream = self._library.ByteStream(effect.body)
+        return self._library.Request(
+            request.method, request.url, headers=headers, stream=stream, extensions=request.extensions
+        )
+
+    def _with_body(self, response: Any, body: bytes) -> Any:
+        """A response whose body was read and decoded."""
+        headers = [(name, value) for name, value in response.headers.multi_items() if name not in OF_BODY]
+        return self._library.Response(
+            response.status_code, headers=headers, content=body, extensions=dict(response.extensions)
+        )
+
+    def _respond(self, request: Any, end: CallEnd, response: Any) -> Any:
+        if end.kept is not None:
+            response = self._library.Response(end.kept.status, headers=end.kept.headers, content=end.kept.body)
+        if response.status_code == UNAUTHORIZED:
+            self._keys[request] = end.report.key
+        else:
+            self._keys.pop(request, None)
+        response.extensions[EXTENSION] = end.report
+        return response
+
+
+def _answer(response: Any, body: bytes) -> CallAnswer:
+    headers = tuple((name, value) for name, value in response.headers.multi_items() if name not in OF_BODY)
+    return CallAnswer(response.status_code, headers, body)
