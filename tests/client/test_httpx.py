@@ -156,7 +156,7 @@ def test_threads_with_one_intent_make_one_request_and_all_get_the_answer(journal
 def test_the_lease_is_renewed_while_a_request_is_under_way(journal: Journal) -> None:
     with serving() as api:
         api.may_answer.clear()
-        transport = IdempotentTransport(httpx.HTTPTransport(), journal=journal, lease=0.3)
+        transport = IdempotentTransport(httpx.HTTPTransport(), journal=journal, lease=1.5)
         with httpx.Client(transport=transport, timeout=30) as http:
             intent = journal.intent("pay:42", max_age=HOUR)
             sender = threading.Thread(target=http.post, args=(api.url,), kwargs={"extensions": {"semel": intent}})

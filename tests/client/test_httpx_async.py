@@ -49,7 +49,7 @@ async def test_a_request_that_took_effect_and_failed_is_sent_again_with_its_key(
 async def test_tasks_with_one_intent_make_one_request_and_all_get_the_answer(journal: Journal) -> None:
     with serving() as api:
         api.may_answer.clear()
-        async with client(journal, lease=0.3) as http:
+        async with client(journal, lease=1.5) as http:
 
             async def pay() -> bytes:
                 async with journal.intent("pay:42", max_age=HOUR) as intent:
