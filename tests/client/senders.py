@@ -11,6 +11,7 @@ from semel.core.journal import CallRequest, CloseIntent, IntentGranted, IntentId
 PAY = IntentId("pay:42")
 REQUEST = CallRequest("POST", "https://api.example/pay", (), b"{}")
 LEASE_MS, MAX_AGE_MS = 60_000, 3_600_000
+CREATED, APART_S = 20, 0.02
 
 
 def wall_clock() -> int:
@@ -53,6 +54,15 @@ def race(path: str, me: str) -> None:
     print(" ".join(granted), flush=True)
 
 
+def create(path: str, start_s: float) -> None:
+    """Open many new journals, each at the moment when the other processes do."""
+    for number in range(CREATED):
+        while time.monotonic() < start_s + number * APART_S:
+            pass
+        open_intent(SqliteJournal(f"{path}{number}", wall_clock), "pay:42", "k1")
+        print("made", flush=True)
+
+
 def write_until_killed(path: str) -> None:
     """Open and close intents for ever; print each one after the journal has said that it is durable."""
     journal = SqliteJournal(path, wall_clock)
@@ -67,6 +77,8 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["race", path, me]:
             race(path, me)
+        case ["create", path, start_s]:
+            create(path, float(start_s))
         case ["write", path]:
             write_until_killed(path)
         case wrong:

@@ -7,6 +7,8 @@ import signal
 import sqlite3
 import stat
 import tempfile
+import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.senders import LEASE_MS, MAX_AGE_MS, PAY, REQUEST, close_intent, open_intent, start, wall_clock
+from client.senders import CREATED, LEASE_MS, MAX_AGE_MS, PAY, REQUEST, close_intent, open_intent, start, wall_clock
+from semel.client.file import meaning
 from semel.client.memory import MemoryJournal
-from semel.client.sqlite import SCHEMA_VERSION, SqliteJournal, meaning
+from semel.client.schema import SCHEMA_VERSION
+from semel.client.sqlite import SqliteJournal
 from semel.core.journal import (
     BODY_MAX,
     BeginAttempt,
@@ -182,12 +186,30 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
         SqliteJournal(str(tmp_path), wall_clock)
 
 
-def test_a_file_that_was_removed_under_the_journal_stops_it(path: str) -> None:
+@pytest.mark.parametrize("removed", ["", "-wal", "-shm"])
+def test_a_file_that_was_removed_under_the_journal_stops_it(path: str, removed: str) -> None:
     journal = SqliteJournal(path, wall_clock)
-    os.remove(path)
+    os.remove(path + removed)
     with pytest.raises(StoreUnavailable, match="was removed or replaced while this process had it open"):
         open_intent(journal, "pay:42", "k1")
-    assert not os.path.exists(path)
+    assert not os.path.exists(path + removed)
+
+
+def test_a_journal_waits_for_the_process_that_makes_the_file(path: str) -> None:
+    maker = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    maker.execute("BEGIN IMMEDIATE")
+    release = threading.Timer(0.05, maker.execute, ["ROLLBACK"])
+    release.start()
+    assert isinstance(open_intent(SqliteJournal(path, wall_clock), "pay:42", "k1"), IntentGranted)
+    release.join()
+    maker.close()
+
+
+def test_processes_that_make_the_file_at_once_all_have_it(path: str) -> None:
+    racers = [start("create", path, str(time.monotonic() + 1)) for _ in range(2)]
+    for racer in racers:
+        out, _ = racer.communicate(timeout=60)
+        assert (racer.returncode, out.split()) == (0, ["made"] * CREATED)
 
 
 def test_a_journal_that_cannot_grow_says_so_and_goes_on_when_it_can(path: str) -> None:
