@@ -86,15 +86,27 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "journal.db")
 
 
-def test_what_was_answered_is_on_the_disk_for_its_owner_alone(path: str) -> None:
+def test_what_was_answered_is_on_the_disk(path: str) -> None:
     journal = SqliteJournal(path, wall_clock)
     assert isinstance(open_intent(journal, "pay:42", "k1"), IntentGranted)
-    for name in (path, f"{path}-wal", f"{path}-shm"):
-        assert stat.S_IMODE(os.stat(name).st_mode) == 0o600, name
     journal.close()
     entry = SqliteJournal(path, wall_clock).answer(ReadIntent(PAY))
     assert entry is not None
     assert (entry.key, entry.request, entry.state) == ("k1", REQUEST, IntentState.OPEN)
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o277, 0o777], ids=oct)
+def test_the_files_are_for_their_owner_alone_whatever_the_umask(path: str, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        journal = SqliteJournal(path, wall_clock)
+        for _ in range(2):
+            open_intent(journal, "pay:42", "k1")
+            modes = {name: stat.S_IMODE(os.stat(path + name).st_mode) for name in ("", "-wal", "-shm")}
+            assert modes == dict.fromkeys(modes, 0o600)
+            journal.close()  # which removes -wal and -shm
+    finally:
+        os.umask(before)
 
 
 def test_every_commit_is_synced(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
