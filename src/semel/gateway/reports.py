@@ -32,9 +32,8 @@ class Report:
         self._headers: list[Pair] = scope["headers"]
         self._gate = gate
         self._cause = ""
-        self._status: int | None = None
-        """The status of an answer of the gateway's own, until its body is sent."""
-        self._is_problem = False
+        self._own_head: Message | None = None
+        """The head of an answer of the gateway's own, until its body is sent."""
         self.started = False
 
     def explain(self, cause: str) -> None:
@@ -49,21 +48,21 @@ class Report:
         if message["type"] == "http.response.start":
             self.started = True
             if message["status"] >= 400 and OTHERS.isdisjoint(map(http.NAME, message["headers"])):
-                self._status = message["status"]
-                self._is_problem = PROBLEM in message["headers"]
-        elif self._status is not None:
-            self._report_answer(self._status, message.get("body", b""))
-            self._status = None
+                self._own_head = message
+        elif self._own_head is not None:
+            self._report_answer(self._own_head, message.get("body", b""))
+            self._own_head = None
 
     def end(self) -> None:
         """The request is over. Log a cause that was logged with no answer."""
         if self._cause:
             self._write(logging.WARNING, "failed", self._cause, {})
 
-    def _report_answer(self, status: int, body: bytes) -> None:
+    def _report_answer(self, head: Message, body: bytes) -> None:
+        status: int = head["status"]
         level = logging.WARNING if status >= 500 else logging.INFO
         fields: dict[str, object] = {"status": status}
-        if self._is_problem:
+        if PROBLEM in head["headers"]:
             document = json.loads(body)
             fields |= {"problem": document["type"].rpartition("#")[2].rpartition(":")[2]}
             fields |= {"instance": document["instance"]}
