@@ -95,7 +95,7 @@ class TimedProtocol(StrictProtocol):
         super().on_headers_complete()
         now = self.loop.time()
         self._body_began, self._body_size = now - self.flow.paused_s(now), 0
-        if self._others.retiring and not self._offered:
+        if self._others.retiring and self._part is Part.BODY:
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:

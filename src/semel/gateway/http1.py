@@ -38,6 +38,7 @@ class Part(Enum):
 
     NOTHING = "nothing"
     HEAD = "head"
+    OFFER = "an offer of HTTP/2: its head is about to be read again without it"
     BODY = "body"
 
 
@@ -50,8 +51,6 @@ class StrictProtocol(HttpToolsProtocol):
     _between = 0
     """Bytes since the last part of a body: the sizes of chunks, and what follows the last one."""
     _refused: MessageRefused | None = None
-    _offered = False
-    """The request whose head has just ended offers HTTP/2, and is about to be read again without the offer."""
 
     def data_received(self, data: bytes) -> None:
         if self._refused is not None or self.transport.is_closing():
@@ -89,7 +88,6 @@ class StrictProtocol(HttpToolsProtocol):
         """
         head = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
         head.extend(b"%b: %b" % header for header in drop_offer(self.headers))
-        self._offered = False
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as the server sets it
         return b"\r\n".join([*head, b"", b""])
@@ -103,7 +101,7 @@ class StrictProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        if self._offered:
+        if self._part is Part.OFFER:
             return
         if any(name == b"connection" for name, _ in self.headers):  # the parser obeys it, and would read no more
             self._refused = MessageRefused("Connection is a header, and must not follow the body.")
@@ -118,7 +116,7 @@ class StrictProtocol(HttpToolsProtocol):
             self._refused = refused
             raise  # the parser stops, and `send_400_response` is called
         if self.parser.should_upgrade():
-            self._offered = True
+            self._part = Part.OFFER
             return
         self._part, self._between = Part.BODY, 0
         super().on_headers_complete()
