@@ -8,7 +8,7 @@ import time
 import pytest
 
 from gateway.gatewaying import Asked, GatewayServer, Upstream, read, request
-from semel.gateway.headers import drop_hop_by_hop, for_upstream
+from semel.gateway.headers import drop_hop_by_hop, rewrite_for_upstream
 from waiting import until
 
 
@@ -257,7 +257,7 @@ def test_what_connection_names_is_dropped_whatever_its_case() -> None:
 
 def test_an_address_of_version_six_is_quoted() -> None:
     scope = {"headers": [(b"host", b'a"b')], "client": ("::1", 1), "scheme": "http", "http_version": "1.1"}
-    headers = dict(for_upstream(scope, host=b"x", dropped=frozenset()))
+    headers = dict(rewrite_for_upstream(scope, host=b"x", dropped=frozenset()))
     assert headers[b"forwarded"] == b'for="[::1]";proto=http'
 
 

@@ -57,7 +57,7 @@ class Gateway:
         protected = self._protected  # for all of this request
         report = scope[REPORT] = Report(scope, protected.gate)
 
-        async def dated(message: Message) -> None:
+        async def send_dated(message: Message) -> None:
             report.see(message)
             if message["type"] == "http.response.start":
                 message = {**message, "headers": add_date(message["headers"])}
@@ -65,23 +65,23 @@ class Gateway:
 
         read = read_path(scope, protected.gate)
         if read is None:
-            await send_response(dated, CONTRADICTION)
+            await send_response(send_dated, CONTRADICTION)
             return
         try:
-            await protected(read, receive, dated)
-        except OutcomeUnknown as error:  # of a request without a key; a begun answer is cut by the server
+            await protected(read, receive, send_dated)
+        except OutcomeUnknown as error:  # the request has no key; if its answer has begun, the server cuts it
             if not report.started:
                 problem = http.problem("interrupted", uuid.uuid4().urn, detail=str(error), base=self._publish)
-                await send_response(dated, problem)
+                await send_response(send_dated, problem)
         finally:
             report.end()
 
     def _close_upstream_last(self, send: Send) -> Send:
         """Close the connections to the upstream last, after running work has ended."""
 
-        async def wrapped(message: Message) -> None:
+        async def close_and_send(message: Message) -> None:
             if message["type"].startswith("lifespan.shutdown."):
                 await self._forwarder.upstream.close()
             await send(message)
 
-        return wrapped
+        return close_and_send

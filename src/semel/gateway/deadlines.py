@@ -30,22 +30,22 @@ class MeasuredFlow(FlowControl):
     def __init__(self, transport: asyncio.Transport, protocol: TimedProtocol) -> None:
         super().__init__(transport)
         self._protocol = protocol
-        self._since = 0.0
+        self._paused_at = 0.0
         self._paused_s = 0.0
 
     def paused_s(self, now: float) -> float:
-        return self._paused_s + (now - self._since if self.read_paused else 0)
+        return self._paused_s + (now - self._paused_at if self.read_paused else 0)
 
     def pause_reading(self) -> None:
         if not self.read_paused:
-            self._since = self._protocol.loop.time()
+            self._paused_at = self._protocol.loop.time()
             super().pause_reading()
             self._protocol.stop_waiting()
 
     def resume_reading(self) -> None:
         if self.read_paused:
             now = self._protocol.loop.time()
-            self._paused_s += now - self._since
+            self._paused_s += now - self._paused_at
             super().resume_reading()
             self._protocol.wait_again(now)
 
@@ -59,7 +59,7 @@ class TimedProtocol(StrictProtocol):
         super().__init__(**given)
         self.timeout_keep_alive = settings.idle_timeout_s  # type: ignore[assignment]  # any number of seconds will do
         self._settings = settings
-        self._others = connections
+        self._callers = connections
         self._awaited = Part.NOTHING
         """The part that the timer waits for."""
         self._timer: asyncio.TimerHandle | None = None
@@ -69,8 +69,8 @@ class TimedProtocol(StrictProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.flow = MeasuredFlow(transport, self)  # pyright: ignore[reportIncompatibleVariableOverride]
-        most = self._others.callers_max
-        if len(self.connections) > most and not self._others.make_room(self.loop.time()):
+        most = self._callers.callers_max
+        if len(self.connections) > most and not self._callers.make_room(self.loop.time()):
             self._refuse(MessageRefused(FULL.format(most), 503))
             return
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
@@ -78,7 +78,7 @@ class TimedProtocol(StrictProtocol):
             sock.setsockopt(
                 socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, round(self._settings.send_timeout_s * 1000))
             )
-        self._others.await_head(self)
+        self._callers.await_head(self)
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -95,7 +95,7 @@ class TimedProtocol(StrictProtocol):
         super().on_headers_complete()
         now = self.loop.time()
         self._body_began, self._body_size = now - self.flow.paused_s(now), 0
-        if self._others.retiring and self._part is Part.BODY:
+        if self._callers.retiring and self._part is Part.BODY:
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
@@ -107,7 +107,7 @@ class TimedProtocol(StrictProtocol):
         if self.transport.is_closing() or self._is_serving():
             return
         if self._part is Part.NOTHING:  # idle, for which the server has set its timer
-            self._others.await_head(self)
+            self._callers.await_head(self)
         else:
             self._unset_keepalive_if_required()
             self._await(self._part)
@@ -132,11 +132,11 @@ class TimedProtocol(StrictProtocol):
 
     def stop_waiting(self) -> None:
         """The gateway has stopped reading, so the caller is not late."""
-        self._others.forget(self)
+        self._callers.forget(self)
 
     def wait_again(self, now: float) -> None:
         if self._awaited is Part.BODY:
-            self._others.await_body(self, now)
+            self._callers.await_body(self, now)
 
     def _refuse(self, refused: MessageRefused) -> None:
         super()._refuse(refused)
@@ -158,9 +158,9 @@ class TimedProtocol(StrictProtocol):
     def _await(self, part: Part) -> None:
         now = self.loop.time()
         if part is Part.NOTHING:
-            self._others.forget(self)
+            self._callers.forget(self)
         elif part is Part.BODY and not self.flow.read_paused:
-            self._others.await_body(self, now)
+            self._callers.await_body(self, now)
         if part is self._awaited:
             return
         self._awaited = part
@@ -168,7 +168,7 @@ class TimedProtocol(StrictProtocol):
             self._timer.cancel()
             self._timer = None
         if part is Part.HEAD:
-            self._others.await_head(self)
+            self._callers.await_head(self)
             self._timer = self.loop.call_at(now + self._settings.head_timeout_s, self._expire)
         elif part is Part.BODY:
             self._timer = self.loop.call_at(now + self._settings.body_timeout_s, self._expire)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from semel.asgi.types import Receive, Scope, Send, send_response
 from semel.core import http
 from semel.errors import Unanswered
-from semel.gateway.headers import Pair, for_caller, for_upstream, values
+from semel.gateway.headers import Pair, find_values, rewrite_for_caller, rewrite_for_upstream
 from semel.gateway.reports import REPORT, Report
 from semel.gateway.settings import GatewaySettings
 from semel.gateway.upstream import CONNECTIONS_MAX, Cut, NotSent, NotText, Upstream, read_chunks, read_whole
@@ -20,7 +20,7 @@ DERIVED = "gateway"
 """What the upstream's key is derived under. It never changes: an older version's keys must stay the same."""
 WHOLE_MAX = 65_536
 """A body up to this size is sent together with the head; a larger one part by part. The same holds for answers."""
-LOOK_S = 0.05
+WATCH_AFTER_S = 0.05
 """After this time, the gateway watches whether a caller without a key leaves, and then stops the upstream's work."""
 
 NOT_UTF8 = http.Response(400, ((b"content-type", b"text/plain; charset=utf-8"),), b"A header is not UTF-8.")
@@ -60,8 +60,8 @@ class Forwarder:
     async def _forward(self, scope: Scope, body: Body, send: Send, operation: Operation | None) -> None:
         method: str = scope["method"]
         try:
-            data = await body.data()
-            response = await self.upstream.send(method, target(scope), self._headers(scope, operation), data)
+            data = await body.read()
+            response = await self.upstream.send(method, target_of(scope), self._headers(scope, operation), data)
         except NotText:
             _give_back(operation)
             await send_response(send, NOT_UTF8)
@@ -79,7 +79,7 @@ class Forwarder:
         async with response:
             if not 200 <= response.status <= 599:
                 raise _explain_unknown(scope, Cut(f"it answered with the status {response.status}"))
-            headers = for_caller(response.status, method, response.raw_headers)
+            headers = rewrite_for_caller(response.status, method, response.raw_headers)
             start = {"type": "http.response.start", "status": response.status, "headers": headers}
             length = response.content_length
             rest = b""
@@ -99,11 +99,11 @@ class Forwarder:
 
     def _headers(self, scope: Scope, operation: Operation | None) -> list[Pair]:
         settings = self.settings
-        asked = values(scope["headers"], b"host")
+        asked = find_values(scope["headers"], b"host")
         host = asked[0] if asked and settings.host == "caller" else settings.upstream_host
         if operation is None or settings.downstream_key == "caller":
-            return for_upstream(scope, host=host, dropped=frozenset())
-        headers = for_upstream(scope, host=host, dropped=self.key_headers)
+            return rewrite_for_upstream(scope, host=host, dropped=frozenset())
+        headers = rewrite_for_upstream(scope, host=host, dropped=self.key_headers)
         if settings.downstream_key == "derived":
             headers.append((KEY, operation.derive(DERIVED).encode()))
         return headers
@@ -117,22 +117,22 @@ class Body:
         self.received = asyncio.Event()
         self.left = False
 
-    async def data(self) -> bytes | AsyncIterator[bytes] | None:
+    async def read(self) -> bytes | AsyncIterator[bytes] | None:
         """The whole body if it has arrived and is small, else its parts as they arrive."""
-        first, more = await self._next()
+        first, more = await self._read_next()
         if more or len(first) > WHOLE_MAX:
-            return self._parts(first, more)
+            return self._read_parts(first, more)
         return first or None
 
-    async def _parts(self, first: bytes, more: bool) -> AsyncIterator[bytes]:
+    async def _read_parts(self, first: bytes, more: bool) -> AsyncIterator[bytes]:
         for at in range(0, len(first), WHOLE_MAX):  # piece by piece: the upstream must take each in time
             yield first[at : at + WHOLE_MAX]
         while more:
-            part, more = await self._next()
+            part, more = await self._read_next()
             if part:
                 yield part
 
-    async def _next(self) -> tuple[bytes, bool]:
+    async def _read_next(self) -> tuple[bytes, bool]:
         message = await self._receive()
         if message["type"] != "http.request":
             self.left = True
@@ -142,7 +142,7 @@ class Body:
             self.received.set()
         return message.get("body", b""), more
 
-    async def until_left(self) -> None:
+    async def wait_until_left(self) -> None:
         await self.received.wait()
         while (await self._receive())["type"] != "http.disconnect":
             pass
@@ -150,24 +150,24 @@ class Body:
 
 
 class CallerWatch:
-    """Cancels a task when its caller leaves. It starts only after `LOOK_S`: most answers have come by then."""
+    """Cancels a task when its caller leaves. It starts only after `WATCH_AFTER_S`: most answers have come by then."""
 
     def __init__(self, body: Body, task: asyncio.Task[object]) -> None:
         self._body = body
         self._task = task
-        self._looking: asyncio.Task[None] | None = None
-        self._later = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+        self._watching: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(WATCH_AFTER_S, self._start_watching)
 
     def stop(self) -> None:
-        self._later.cancel()
-        if self._looking is not None:
-            self._looking.cancel()
+        self._timer.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
 
-    def _look(self) -> None:
-        self._looking = asyncio.get_running_loop().create_task(self._cancel_when_left())
+    def _start_watching(self) -> None:
+        self._watching = asyncio.get_running_loop().create_task(self._cancel_when_left())
 
     async def _cancel_when_left(self) -> None:
-        await self._body.until_left()
+        await self._body.wait_until_left()
         self._task.cancel()
 
 
@@ -176,7 +176,7 @@ def _give_back(operation: Operation | None) -> None:
         operation.nothing_done()
 
 
-def target(scope: Scope) -> str:
+def target_of(scope: Scope) -> str:
     """Path and query exactly as received."""
     path: bytes = scope["raw_path"].partition(b"?")[0]
     query: bytes = scope.get("query_string", b"")

@@ -30,13 +30,13 @@ def drop_hop_by_hop(headers: Iterable[Pair]) -> list[Pair]:
     hops = HOPS
     for name, value in headers:
         if name.lower() == b"connection":
-            hops = hops | set(_tokens(value))
+            hops = hops | set(_split_tokens(value))
     return [(name, value) for name, value in headers if name.lower() not in hops]
 
 
 def offers_http2_alone(method: bytes, headers: Iterable[Pair]) -> bool:
     """Whether the request can go on as HTTP/1: it offers h2c, as Java's client does, and nothing else."""
-    offered = [token for value in values(headers, b"upgrade") for token in _tokens(value)]
+    offered = [token for value in find_values(headers, b"upgrade") for token in _split_tokens(value)]
     return method != b"CONNECT" and set(offered) == {HTTP2}
 
 
@@ -44,17 +44,17 @@ def drop_offer(headers: Iterable[Pair]) -> Iterator[Pair]:
     """The headers of a request as if it had not offered another protocol."""
     for name, value in headers:
         if name == b"connection":
-            if kept := [token for token in _tokens(value) if token not in OFFER]:
+            if kept := [token for token in _split_tokens(value) if token not in OFFER]:
                 yield name, b", ".join(kept)
         elif name not in OFFER:
             yield name, value
 
 
-def _tokens(value: bytes) -> list[bytes]:
+def _split_tokens(value: bytes) -> list[bytes]:
     return [token.strip().lower() for token in value.split(b",")]
 
 
-def for_upstream(scope: Scope, *, host: bytes, dropped: frozenset[bytes]) -> list[Pair]:
+def rewrite_for_upstream(scope: Scope, *, host: bytes, dropped: frozenset[bytes]) -> list[Pair]:
     """What the upstream gets, without a key of ours: order and repeats are kept.
 
     A name with an underscore is dropped, as other proxies do: for CGI, WSGI and PHP `X_Account` is `X-Account`, so it
@@ -93,7 +93,7 @@ def _describe_hop(scope: Scope, said: Mapping[bytes, Sequence[bytes]]) -> Iterat
         yield b"x-forwarded-host", asked
 
 
-def for_caller(status: int, method: str, headers: Iterable[Pair]) -> list[Pair]:
+def rewrite_for_caller(status: int, method: str, headers: Iterable[Pair]) -> list[Pair]:
     """What the caller gets. A status without a body has no length either: servers count what they send."""
     kept = drop_hop_by_hop(headers)
     if status in BODILESS and method != "HEAD":
@@ -108,5 +108,5 @@ def add_date(headers: Sequence[Pair]) -> list[Pair]:
     return [*headers, (b"date", formatdate(usegmt=True).encode())]
 
 
-def values(headers: Iterable[Pair], wanted: bytes) -> list[bytes]:
+def find_values(headers: Iterable[Pair], wanted: bytes) -> list[bytes]:
     return [value for name, value in headers if name == wanted]

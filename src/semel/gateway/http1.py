@@ -45,21 +45,21 @@ class Part(Enum):
 class StrictProtocol(HttpToolsProtocol):
     """Answers 400 or 431 and closes, before the application sees anything."""
 
-    _reading = 0
+    _data_size = 0
     _head_size = 0
     _part = Part.HEAD
-    _between = 0
+    _between_size = 0
     """Bytes since the last part of a body: the sizes of chunks, and what follows the last one."""
     _refused: MessageRefused | None = None
 
     def data_received(self, data: bytes) -> None:
         if self._refused is not None or self.transport.is_closing():
             return
-        self._reading = len(data)
-        self._between += len(data)
+        self._data_size = len(data)
+        self._between_size += len(data)
         self._unset_keepalive_if_required()
         self._feed(data)
-        if self._part is Part.BODY and self._between > HEAD_MAX and self._refused is None:
+        if self._part is Part.BODY and self._between_size > HEAD_MAX and self._refused is None:
             self._refuse(
                 MessageRefused(f"There are more than {HEAD_MAX} bytes between parts of the body, or after it.", 431)
             )
@@ -94,10 +94,11 @@ class StrictProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._part, self._head_size = Part.HEAD, -self._reading  # in which the end of another request may have been
+        # The data in which a head begins is not counted: it may hold the end of the request before.
+        self._part, self._head_size = Part.HEAD, -self._data_size
 
     def on_body(self, body: bytes) -> None:
-        self._between = 0
+        self._between_size = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -118,7 +119,7 @@ class StrictProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade():
             self._part = Part.OFFER
             return
-        self._part, self._between = Part.BODY, 0
+        self._part, self._between_size = Part.BODY, 0
         super().on_headers_complete()
         self.headers = []  # trailers after the body are not checked, so they are not forwarded
 

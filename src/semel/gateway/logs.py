@@ -96,15 +96,15 @@ class Sums(logging.Filter):
             if window.left_out > 1:
                 return False
             left_s = max(0.0, window.began + WINDOW_S - now)
-        self._call_later(left_s, lambda: self._tell(kind))
+        self._call_later(left_s, lambda: self._write_sum(kind))
         return False
 
     def flush(self) -> None:
         """Write all sums now."""
         for kind in list(self._windows):
-            self._tell(kind)
+            self._write_sum(kind)
 
-    def _tell(self, kind: tuple[str, int, str]) -> None:
+    def _write_sum(self, kind: tuple[str, int, str]) -> None:
         with self._lock:
             window = self._windows.pop(kind, None)
         if window is None or not window.left_out:

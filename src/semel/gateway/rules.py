@@ -96,8 +96,8 @@ def parse_rules(text: str, name: str) -> Rules:
         file = msgspec.convert(tables, RulesFile)
     except msgspec.ValidationError as error:
         raise SettingsInvalid(f"{name}: {_place_error(str(error))}") from None
-    policy = _policy(f"{name}, [policy]", file.policy, POLICY_FIELDS, DEFAULT)
-    rules = [_rule(f"{name}, [[rules]] {number}", table, policy) for number, table in enumerate(file.rules, 1)]
+    policy = _read_policy(f"{name}, [policy]", file.policy, POLICY_FIELDS, DEFAULT)
+    rules = [_read_rule(f"{name}, [[rules]] {number}", table, policy) for number, table in enumerate(file.rules, 1)]
     if file.tenant is not None and (file.tenant.header is None) is (file.tenant.jwt_claim is None):
         raise SettingsInvalid(f'{name}, [tenant]: give either header = "X-Account" or jwt_claim = "sub"')
     return Rules(policy, tuple(rules), file.tenant, file.log)
@@ -119,7 +119,7 @@ def _fields_of(table: str) -> tuple[str, ...]:
     return found.get(table, ("[policy]", "[[rules]]", "[tenant]", "[log]"))
 
 
-def _rule(place: str, table: Table, rest: Policy) -> Rule:
+def _read_rule(place: str, table: Table, rest: Policy) -> Rule:
     match = table.get("match")
     if not isinstance(match, str):
         raise SettingsInvalid(f'{place}: match is missing: write match = "POST /payments/{{id}}"')
@@ -130,21 +130,21 @@ def _rule(place: str, table: Table, rest: Policy) -> Rule:
     chosen = {name: value for name, value in table.items() if name not in ("match", "exempt")}
     if exempt and chosen:
         raise SettingsInvalid(f"{place}: an exempt rule has no policy, so {', '.join(chosen)} would mean nothing")
-    policy = None if exempt else _policy(place, chosen, RULE_FIELDS, rest)
+    policy = None if exempt else _read_policy(place, chosen, RULE_FIELDS, rest)
     try:
         return Rule(match, policy)
     except ValueError as error:
         raise SettingsInvalid(f"{place}: {error}") from None
 
 
-def _policy(place: str, table: Table, allowed: tuple[str, ...], rest: Policy) -> Policy:
+def _read_policy(place: str, table: Table, allowed: tuple[str, ...], rest: Policy) -> Policy:
     chosen = {name: getattr(rest, name) for name in POLICY_FIELDS}
     for name, value in table.items():
         if name not in POLICY_FIELDS:
             close = get_close_matches(name, allowed, 1)
             hint = f" (did you mean {close[0]}?)" if close else ""
             raise SettingsInvalid(f"{place}: unknown field {name}{hint}; allowed are {', '.join(allowed)}")
-        chosen[name] = _value(f"{place}, {name}", name, value)
+        chosen[name] = _read_value(f"{place}, {name}", name, value)
     try:
         policy = Policy(**chosen)
     except (TypeError, ValueError) as error:
@@ -157,7 +157,7 @@ def _policy(place: str, table: Table, allowed: tuple[str, ...], rest: Policy) ->
     return policy
 
 
-def _value(place: str, name: str, value: object) -> object:
+def _read_value(place: str, name: str, value: object) -> object:
     """TOML's spelling of what a policy takes: `"24h"` for a duration, a table for a fingerprint."""
     if name in DURATIONS and isinstance(value, str):
         parts = DURATION.fullmatch(value.strip())
@@ -168,7 +168,7 @@ def _value(place: str, name: str, value: object) -> object:
         except OverflowError:
             raise SettingsInvalid(f"{place}: {value!r} is longer than anything can be kept") from None
     if name == "fingerprint" and isinstance(value, Mapping):
-        return _fingerprint(place, value)
+        return _read_fingerprint(place, value)
     return value
 
 
@@ -180,7 +180,7 @@ class FingerprintTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     query: bool = True
 
 
-def _fingerprint(place: str, value: Mapping[str, object]) -> Fingerprint:
+def _read_fingerprint(place: str, value: Mapping[str, object]) -> Fingerprint:
     try:
         table = msgspec.convert(value, FingerprintTable)
         body: Literal["raw", "json"] | None = None if table.body == "none" else table.body

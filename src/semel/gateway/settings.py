@@ -103,7 +103,7 @@ class GatewaySettings:
 def _is_upstream(text: str) -> bool:
     try:
         parts = urlsplit(text)
-        _ = parts.port  # not one to connect to, if this fails
+        _ = parts.port  # raises if there can be no such port
     except ValueError:
         return False
     more = parts.username or parts.query or parts.fragment

@@ -115,7 +115,7 @@ class Succession:
         """Until the generation that serves has ended. Its exit status."""
         self._listen_for_signals()
         self._watch(self._serving)
-        announcing = asyncio.create_task(self._announce())
+        announcing = asyncio.create_task(self._announce_ready())
         while True:
             task = await self._ended.get()
             if self._running.pop(task) is self._serving:
@@ -187,7 +187,7 @@ class Succession:
         self._stopping = True
         self._sockets.close()
 
-    async def _announce(self) -> None:
+    async def _announce_ready(self) -> None:
         """Tell the process that started this one."""
         await self._first.serves.wait()
         if self._sockets.channel is not None:
@@ -205,7 +205,7 @@ async def supervise(settings: GatewaySettings, rules: Rules, log: GatewayLog) ->
     sockets = open_sockets(settings)
     try:
         admin = None if sockets.admin is None else format_address(sockets.admin)
-        where = replace(settings, listen=format_address(sockets.listen), admin=admin)
-        return await Succession(where, rules, sockets, log).run()
+        bound = replace(settings, listen=format_address(sockets.listen), admin=admin)
+        return await Succession(bound, rules, sockets, log).run()
     finally:
         sockets.close()

@@ -22,7 +22,7 @@ from semel.gateway.logs import GatewayLog
 from semel.gateway.rules import Rules, read_rules
 from semel.gateway.settings import GatewaySettings, SettingsInvalid
 from semel.gateway.sockets import Sockets
-from semel.gateway.worker import Stop, listener_of, work
+from semel.gateway.worker import Stop, listener_of, run_worker
 from semel.http.gate import Gate
 from semel.http.quota import AsyncQuotas
 from semel.purger import AsyncPurger
@@ -32,7 +32,7 @@ from semel.telemetry.listeners import purges
 logger = logging.getLogger("semel.gateway")
 METRICS = "PROMETHEUS_MULTIPROC_DIR"
 """Where the workers' counters are, for the admin port, which sums them."""
-AGAIN_S = 1.0
+RESTART_DELAY_S = 1.0
 """How long to wait before a worker that could not start is started again."""
 UNIDENTIFIED = (
     "the rules have no [tenant], so callers are told apart by their Authorization header: a refreshed token looks like "
@@ -42,7 +42,7 @@ UNKEYED = (
     "there is no --secret, so that header is stored as its plain SHA-256, and any reader of the store can confirm a "
     "guessed credential. Give 32 random bytes in SEMEL_GATEWAY_SECRET"
 )
-LAST_S = 15.0
+EXIT_S = 15.0
 """The time that a stopping worker needs after running work has ended: `semel.runtime.tasks.DRAIN_S`, and its exit."""
 
 
@@ -71,7 +71,7 @@ def check_rules(settings: GatewaySettings, log: GatewayLog) -> Rules:
         if gate.has_quota:
             _ = AsyncQuotas(settings.quota_storage).limiter
     except StoreMisconfigured as error:
-        raise SettingsInvalid(f"--rules {settings.rules}: {_in_options(str(error))}") from None
+        raise SettingsInvalid(f"--rules {settings.rules}: {_name_options(str(error))}") from None
     log.set(settings, rules)
     if rules.tenant is None:
         logger.warning(UNIDENTIFIED)
@@ -80,7 +80,7 @@ def check_rules(settings: GatewaySettings, log: GatewayLog) -> Rules:
     return rules
 
 
-def _in_options(error: str) -> str:
+def _name_options(error: str) -> str:
     """An error about the arguments of a middleware, with the names of the command line's options."""
     return error.replace("give the middleware a secret=", "give --secret").replace("quota_storage=", "--quota-storage")
 
@@ -98,6 +98,7 @@ class Supervisor:
         self.serves = asyncio.Event()
         """Set when all workers are ready for the first time."""
         self._why: Stop | None = None
+        """Why this generation ends; None while it serves."""
         self._stop_asked = asyncio.Event()
         self._replacing: set[asyncio.Task[None]] = set()
         self._empty = asyncio.Event()
@@ -117,11 +118,11 @@ class Supervisor:
             if (trouble := await find_trouble(store)) is not None:
                 logger.warning("the store does not answer, and requests with a key get 503 until it does: %s", trouble)
             for _ in range(self.settings.workers if self._why is None else 0):
-                self._start()
+                self._start_worker()
             await self._stop_asked.wait()
             if self._why is Stop.SUCCEEDED:
                 await self._admin.close()  # the port is the successor's
-            await self._end()
+            await self._end_workers()
         return 1 if self._startup is Startup.FAILED else 0
 
     @property
@@ -136,7 +137,7 @@ class Supervisor:
             logger.error("the rules were not reloaded, and the old ones stay: %s", error)
             return
         for worker in self.workers:
-            with suppress(OSError):  # it has just died; its successor gets them
+            with suppress(OSError):  # it has just died; the worker that replaces it starts with these rules
                 worker.channel.send(self.rules)
         logger.info("the rules were reloaded: %d of them", len(self.rules.rules))
 
@@ -155,28 +156,30 @@ class Supervisor:
     def _finish(self, why: Stop) -> None:
         self._why = why
         for worker in self.workers:
-            with suppress(OSError):  # it has just died
+            with suppress(OSError):  # the worker has just died
                 worker.channel.send(why)
         self._stop_asked.set()
 
-    def _start(self) -> None:
+    def _start_worker(self) -> None:
         ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=work, args=(self.settings, self.rules, self.sockets.listen, theirs))
+        process = self._context.Process(
+            target=run_worker, args=(self.settings, self.rules, self.sockets.listen, theirs)
+        )
         process.start()
         theirs.close()
         worker = Worker(process, ours)
         self.workers.append(worker)
         loop = asyncio.get_running_loop()
-        loop.add_reader(ours.fileno(), self._hear, worker)
+        loop.add_reader(ours.fileno(), self._read_channel, worker)
 
-    def _hear(self, worker: Worker) -> None:
+    def _read_channel(self, worker: Worker) -> None:
         """Read what a worker sent: it is ready. If its end of the channel is closed, the worker is dead."""
         try:
             worker.channel.recv()
         except (EOFError, OSError):
             asyncio.get_running_loop().remove_reader(worker.channel.fileno())
             worker.channel.close()
-            self._replacing.add(task := asyncio.create_task(self._replace(worker)))
+            self._replacing.add(task := asyncio.create_task(self._replace_worker(worker)))
             task.add_done_callback(self._replacing.discard)
             return
         worker.ready = True
@@ -187,7 +190,7 @@ class Supervisor:
             logger.info("listening on http://%s for %s", self.settings.listen, self.settings.upstream)
             self.serves.set()
 
-    async def _replace(self, worker: Worker) -> None:
+    async def _replace_worker(self, worker: Worker) -> None:
         await _wait_for_end(worker.process)
         self._admin.forget(worker.process.pid)
         self.workers.remove(worker)
@@ -201,21 +204,21 @@ class Supervisor:
                 self._startup = Startup.FAILED
                 self.stop()
                 return
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(RESTART_DELAY_S)
         if not self.stopping:
-            self._start()
+            self._start_worker()
 
-    async def _end(self) -> None:
+    async def _end_workers(self) -> None:
         """Wait for the workers. Kill those that do not finish in time."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(self.settings.drain_s + LAST_S):
-                await self._until_empty()
+            async with asyncio.timeout(self.settings.drain_s + EXIT_S):
+                await self._wait_until_empty()
         for worker in self.workers:
             logger.error("worker %s did not stop in time and is killed", worker.process.pid)
             worker.process.kill()
-        await self._until_empty()
+        await self._wait_until_empty()
 
-    async def _until_empty(self) -> None:
+    async def _wait_until_empty(self) -> None:
         if self.workers:
             await self._empty.wait()
 

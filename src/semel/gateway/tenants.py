@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from semel.asgi.types import Scope
-from semel.gateway.headers import values
+from semel.gateway.headers import find_values
 from semel.gateway.rules import TenantTable
 from semel.http.gate import Gate
 
@@ -25,9 +25,9 @@ def identify_by(table: TenantTable | None, gate: Gate) -> Identify:
     claim = None if table is None else table.jwt_claim
 
     def identify(scope: Scope) -> str | None:
-        if header is not None and (found := values(scope["headers"], header)):
+        if header is not None and (found := find_values(scope["headers"], header)):
             return b", ".join(found).decode("utf-8", "surrogateescape")
-        credentials = values(scope["headers"], b"authorization")
+        credentials = find_values(scope["headers"], b"authorization")
         if claim is not None and len(credentials) == 1 and (value := read_claim(credentials[0], claim)) is not None:
             return value
         return gate.bearer(b", ".join(credentials)) if credentials else None

@@ -100,7 +100,7 @@ class Upstream:
                 auto_decompress=False,
                 max_line_size=HEAD_MAX,
                 max_field_size=HEAD_MAX,
-                middlewares=(_once,),
+                middlewares=(_send_once,),
             )
         return self._session
 
@@ -122,7 +122,7 @@ async def read_chunks(response: ClientResponse) -> AsyncIterator[bytes]:
         raise Cut(_describe(error)) from error
 
 
-async def _once(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+async def _send_once(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
     """Keep the session from sending again: after a lost connection it repeats what HTTP calls idempotent, PUT too."""
     try:
         return await handler(request)

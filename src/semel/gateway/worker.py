@@ -74,7 +74,7 @@ class Server(uvicorn.Server):
                 self._channel.send(READY)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no more, say `Connection: close` in the last answers, and close idle connections after a while.
+        """Accept no more connections, say `Connection: close` in the last answers, and close idle ones after a while.
 
         Closing an idle connection at once would lose the request that its caller may be sending on it just now.
         """
@@ -93,7 +93,7 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def work(settings: GatewaySettings, rules: Rules, listener: socket.socket, channel: Connection) -> None:
+def run_worker(settings: GatewaySettings, rules: Rules, listener: socket.socket, channel: Connection) -> None:
     """Serve until the channel says stop or closes, then finish running requests. Apply the rules that it sends."""
     log = GatewayLog()
     log.set(settings, rules)
@@ -144,7 +144,7 @@ def listener_of(settings: GatewaySettings, rules: Rules) -> OnEvent:
 async def _serve(server: Server, listener: socket.socket, channel: Connection, apply: Callable[[Rules], None]) -> None:
     loop = asyncio.get_running_loop()
 
-    def hear_supervisor() -> None:
+    def read_channel() -> None:
         try:
             said: Rules | Stop = channel.recv()
         except (EOFError, OSError):  # the supervisor is gone
@@ -155,5 +155,5 @@ async def _serve(server: Server, listener: socket.socket, channel: Connection, a
         else:
             apply(said)
 
-    loop.add_reader(channel.fileno(), hear_supervisor)
+    loop.add_reader(channel.fileno(), read_channel)
     await server.serve(sockets=[listener])
