@@ -94,6 +94,30 @@ def test_the_problems_of_our_servers_mean_to_callers_what_the_servers_say(kind: 
     assert (NEXT_STEPS[received] is NextStep.REPEAT) == PROBLEMS[kind].retryable
 
 
+HERE_IT_GOES_ON = '<{}#in-progress>; rel="describedby"'
+OF_THE_DOCUMENT = HERE_IT_GOES_ON.format("/v1/.well-known/idempotency")
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "received"),
+    [
+        (202, {"Link": OF_THE_DOCUMENT}, AttemptEnd.IN_PROGRESS),
+        (202, {"Link": '<urn:semel:in-progress>; rel="describedby"'}, AttemptEnd.IN_PROGRESS),
+        (202, {"Link": f'</a>; rel="next", {OF_THE_DOCUMENT}'}, AttemptEnd.IN_PROGRESS),
+        (202, {"Link": OF_THE_DOCUMENT, "Idempotent-Replayed": "true"}, AttemptEnd.ANSWERED),
+        (201, {"Link": OF_THE_DOCUMENT}, AttemptEnd.ANSWERED),
+        (202, {"Link": HERE_IT_GOES_ON.format("/docs")}, AttemptEnd.ANSWERED),
+        (202, {"Link": '</.well-known/idempotency>; rel="describedby"'}, AttemptEnd.ANSWERED),
+        (202, {"Link": "<" * 100_000 + OF_THE_DOCUMENT}, AttemptEnd.ANSWERED),
+        (202, {"X-Link": OF_THE_DOCUMENT}, AttemptEnd.ANSWERED),
+    ],
+)
+def test_a_202_of_semel_is_no_answer_and_one_of_the_application_is(
+    status: int, headers: dict[str, str], received: AttemptEnd
+) -> None:
+    assert read_answer(answer(status, headers), DRAFT_07) is received
+
+
 def test_every_problem_has_a_meaning() -> None:
     assert OF_PROBLEM.keys() == PROBLEMS.keys()
 

@@ -197,6 +197,7 @@ async def test_in_flight_accept_answers_with_a_monitor() -> None:
     assert (accepted.status, accepted.body) == (202, b"")
     place = accepted.header("location")
     assert place is not None
+    assert accepted.header("link") == '</.well-known/idempotency#in-progress>; rel="describedby"'
 
     async def monitor(name: str = "ann", path: str = place) -> Wire:
         return await front.ask(key=None, method="GET", path=path, headers=[("who", name)], chunks=[b""])

@@ -135,6 +135,16 @@ PROBLEMS: Mapping[str, ProblemKind] = MappingProxyType(
 )
 
 
+def type_of(kind: str, base: str | None) -> str:
+    """The type of a problem: the section of the policy document that explains it, or a name without a document."""
+    return f"urn:semel:{kind}" if base is None else f"{base}#{kind}"
+
+
+def describe(kind: str, base: str | None) -> tuple[bytes, bytes]:
+    """The header by which an answer that is no problem document says what a problem document would say."""
+    return b"link", f'<{type_of(kind, base)}>; rel="describedby"'.encode()
+
+
 def problem(
     kind: str, instance: str, *, detail: str = "", base: str | None = WELL_KNOWN, retry_after_s: int = RETRY_AFTER_S
 ) -> Response:
@@ -144,7 +154,7 @@ def problem(
     """
     what = PROBLEMS[kind]
     document = {
-        "type": f"urn:semel:{kind}" if base is None else f"{base}#{kind}",
+        "type": type_of(kind, base),
         "title": what.title,
         "status": what.status,
         "detail": detail or what.advice,

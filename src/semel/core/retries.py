@@ -9,6 +9,7 @@ safe, and finds out.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -23,6 +24,8 @@ from semel.core.records import Member
 
 PROBLEM_MAX = 65_536
 """A problem document that is longer is not read."""
+LINK_MAX = 4_096
+DESCRIBED_BY = re.compile(r'<([^<>]*)>;\s*rel="?describedby')
 SECONDS_DIGITS_MAX = 12
 """A `Retry-After` with more digits is read as this many nines: it is capped in any case."""
 IDEMPOTENT_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
@@ -181,6 +184,8 @@ def read_answer(answer: CallAnswer, dialect: KeyDialect) -> AttemptEnd:
     problem = read_problem(answer)
     if problem.kind:
         return OF_PROBLEM[problem.kind]
+    if status == 202 and linked_kind(answer) == "in-progress" and not is_replay(answer, dialect):
+        return AttemptEnd.IN_PROGRESS
     if find_header(answer.headers, dialect.rejection_header).lower() == "rejected":
         # OASIS says it by 412: the request was first sent so long ago that the service no longer knows its key.
         return AttemptEnd.FORGOTTEN if status == 412 else AttemptEnd.KEY_REFUSED
@@ -219,6 +224,16 @@ def read_problem(answer: CallAnswer) -> ReceivedProblem:
     return ReceivedProblem(
         _kind_of(kind) if isinstance(kind, str) else "", retryable if isinstance(retryable, bool) else None
     )
+
+
+def linked_kind(answer: CallAnswer) -> str:
+    """The kind of problem that an answer of semel names in a link, where it is no problem document."""
+    for name, value in answer.headers:
+        if name.lower() == "link":
+            for target in DESCRIBED_BY.findall(value[:LINK_MAX]):
+                if kind := _kind_of(target):
+                    return kind
+    return ""
 
 
 def _kind_of(problem_type: str) -> str:

@@ -47,7 +47,10 @@ class Monitors:
         self._secret = secret
 
     def accepted(self, monitored: Monitored, answers: Answers, *, preferred: bool = False) -> Response:
-        """202: the operation goes on, and this is where to ask how it ended."""
+        """202: the operation goes on, and this is where to ask how it ended.
+
+        An application may answer 202 itself, so the link says whose this is: a caller must not take it for the outcome.
+        """
         applied = ((b"preference-applied", b"respond-async"),) if preferred else ()
         return Response(
             202,
@@ -55,6 +58,7 @@ class Monitors:
                 (b"location", f"{answers.root}{self.link(monitored)}".encode()),
                 (b"retry-after", str(http.RETRY_AFTER_S).encode()),
                 (b"cache-control", b"no-store"),
+                http.describe("in-progress", answers.base),
                 (b"content-length", b"0"),
                 *applied,
             ),
