@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -467,7 +466,7 @@ async def test_a_request_keeps_the_settings_that_it_began_with(identify: Any, te
 
 @on_loop
 async def test_tasks_that_go_on_after_their_work_are_not_waited_for() -> None:
-    async def going_on(work: Coroutine[Any, Any, Any]) -> Any:
+    async def going_on(work: Any) -> Any:
         try:
             return await work
         finally:
