@@ -64,6 +64,8 @@ def dialect_table() -> str:
 def _dialect(dialect: KeyDialect) -> str:
     quoted = ", in double quotes" if dialect.quoting is KeyQuoting.QUOTED else ""
     where = f"header `{dialect.header}`{quoted}" if dialect.header else f"JSON field `{dialect.body_field}`"
+    if dialect.put is not None:
+        where = f"form field `{dialect.put(b'', '').decode().rstrip('=')}`"
     reused = ", ".join(f"`{each}`" for each in (*dialect.reused, *dialect.reused_codes)) or "-"
     busy = ", ".join(f"`{each}`" for each in (*dialect.busy, *dialect.busy_codes)) or "-"
     name = f"[`{dialect.name.upper().replace('-', '_')}`]({dialect.source})"

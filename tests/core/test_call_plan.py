@@ -27,7 +27,7 @@ from semel.core.callers import (
     read_body_key,
     run_call,
 )
-from semel.core.dialects import DRAFT_07, REPEATABILITY, SQUARE, X_IDEMPOTENCY_KEY, KeyFormat
+from semel.core.dialects import AWS_EC2, DRAFT_07, REPEATABILITY, SQUARE, X_IDEMPOTENCY_KEY, KeyFormat
 from semel.core.effects import Pause
 from semel.core.journal import (
     BeginAttempt,
@@ -495,6 +495,22 @@ def test_a_body_that_cannot_take_a_key_is_refused_before_an_intent_is_opened() -
             )
     with pytest.raises(TypeError, match="idempotency_key must be text, not int"):
         read_body_key(replace(POST, body=b'{"idempotency_key": 7}'), SQUARE)
+
+
+def test_a_function_of_the_caller_puts_the_key_into_the_body() -> None:
+    form = replace(POST, body=b"Action=RunInstances")
+    answered = reported(1, AttemptEnd.ANSWERED)
+    with_key = b"Action=RunInstances&ClientToken=k1"
+    play(
+        run_call(OutgoingCall(form), replace(SETTINGS, dialect=AWS_EC2)),
+        START,
+        NEW_KEY,
+        sent(1, CREATED, headers=(), body=with_key),
+        answered,
+    )
+    taken = OutgoingCall(replace(form, body=with_key), intent=INTENT)
+    with pytest.raises(ValueError, match="the form has a field ClientToken already"):
+        play(run_call(taken, replace(SETTINGS, dialect=AWS_EC2)), START)
 
 
 def test_other_dialects_leave_the_body_alone() -> None:

@@ -6,6 +6,7 @@ import uuid
 import pytest
 
 from semel.core.dialects import (
+    AWS_EC2,
     DIALECTS,
     DRAFT_07,
     HOUR_MS,
@@ -17,6 +18,7 @@ from semel.core.dialects import (
     KeyFormat,
     KeyQuoting,
     check_key,
+    form_field,
     make_key,
     quote_key,
 )
@@ -32,7 +34,7 @@ def test_a_dialect_says_where_its_key_stands_and_who_says_so(name: str) -> None:
     dialect = DIALECTS[name]
     assert dialect.name == name
     assert dialect.source.startswith("https://")
-    assert bool(dialect.header) != bool(dialect.body_field)
+    assert [bool(dialect.header), bool(dialect.body_field), dialect.put is not None].count(True) == 1
     assert dialect.retention_ms > 0
     assert not set(dialect.reused) & set(dialect.busy)
 
@@ -96,6 +98,17 @@ def test_a_key_takes_all_of_its_random_bytes() -> None:
 def test_a_quoted_key_is_read_as_it_was(key: str) -> None:
     assert parse_key(quote_key(key, KeyQuoting.QUOTED).encode(), Policy(key_format="strict")) == key
     assert quote_key(key, KeyQuoting.BARE) == key
+
+
+def test_a_form_takes_the_key_as_one_more_field() -> None:
+    put = form_field("ClientToken")
+    assert put(b"Action=RunInstances&Name=a+b%26c", "k 1") == b"Action=RunInstances&Name=a+b%26c&ClientToken=k+1"
+    assert put(b"", "k1") == b"ClientToken=k1"
+    assert AWS_EC2.put is not None
+    assert AWS_EC2.put(b"A=1", "k1") == b"A=1&ClientToken=k1"
+    for taken in (b"ClientToken=mine", b"A=1&ClientToken=", b"Client%54oken=mine"):
+        with pytest.raises(ValueError, match="the form has a field ClientToken already: leave it out"):
+            put(taken, "k1")
 
 
 def test_a_key_that_the_service_would_refuse_is_refused_before_it_is_sent() -> None:

@@ -8,6 +8,7 @@ from semel.client.journal import Indeterminate, Intent, Journal, ResumedIntent
 from semel.client.retry import Retry
 from semel.core.dialects import (
     ADYEN,
+    AWS_EC2,
     DRAFT_07,
     GOCARDLESS,
     KLARNA,
@@ -18,10 +19,12 @@ from semel.core.dialects import (
     STRIPE,
     X_IDEMPOTENCY_KEY,
     KeyDialect,
+    form_field,
 )
 
 __all__ = [
     "ADYEN",
+    "AWS_EC2",
     "DRAFT_07",
     "GOCARDLESS",
     "KLARNA",
@@ -37,4 +40,5 @@ __all__ = [
     "KeyDialect",
     "ResumedIntent",
     "Retry",
+    "form_field",
 ]

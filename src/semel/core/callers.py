@@ -390,6 +390,8 @@ def _sender(
 
 def put_key(request: CallRequest, key: str, dialect: KeyDialect) -> bytes:
     """The body with the key in it, for a service that reads it there; else the body as it is."""
+    if dialect.put is not None:
+        return dialect.put(request.body, key)
     if not dialect.body_field:
         return request.body
     document = _read_object(request.body)

@@ -7,9 +7,10 @@ stands here: a key that the service has forgotten protects nothing.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import assert_never
+from urllib.parse import parse_qsl, urlencode
 
 from msgspec import Struct
 
@@ -42,6 +43,10 @@ class KeyQuoting(Member):
     BARE = "as it is"
 
 
+PutKey = Callable[[bytes, str], bytes]
+"""From a body and a key to the body with the key in it. The same body and key must give the same bytes."""
+
+
 class KeyDialect(Struct, frozen=True, kw_only=True):
     """How one service wants to be told the key."""
 
@@ -52,6 +57,8 @@ class KeyDialect(Struct, frozen=True, kw_only=True):
     """Empty for a service that reads the key from the body."""
     body_field: str = ""
     """The field of a JSON body that holds the key, if no header does."""
+    put: PutKey | None = None
+    """Puts the key into a body of another kind. It is also tried with an empty key, before an intent is opened."""
     quoting: KeyQuoting = KeyQuoting.BARE
     format: KeyFormat = KeyFormat.UUID4
     key_max: int = NAME_MAX
@@ -74,6 +81,17 @@ class KeyDialect(Struct, frozen=True, kw_only=True):
     """The header by which the service itself says `true` or `false`: whether to send again."""
     rejection_header: str = ""
     """The header by which the service says `rejected`: it refused the key, and did not look at the request."""
+
+
+def form_field(name: str) -> PutKey:
+    """For `KeyDialect(put=…)`: the key is a field of an URL-encoded form."""
+
+    def put(body: bytes, key: str) -> bytes:
+        if any(field == name for field, _ in parse_qsl(body.decode("latin-1"), keep_blank_values=True)):
+            raise ValueError(f"the form has a field {name} already: leave it out, so that the intent's key goes there")
+        return b"&".join(part for part in (body, urlencode({name: key}).encode()) if part)
+
+    return put
 
 
 DRAFT_07 = KeyDialect(
@@ -146,6 +164,14 @@ REPEATABILITY = KeyDialect(
     first_sent_header="Repeatability-First-Sent",
     rejection_header="Repeatability-Result",
 )
+AWS_EC2 = KeyDialect(
+    name="aws-ec2",
+    source="https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-idempotency.html",
+    header="",
+    put=form_field("ClientToken"),
+    key_max=64,
+    reused_codes=("IdempotentParameterMismatch",),
+)
 X_IDEMPOTENCY_KEY = KeyDialect(
     name="x-idempotency-key",
     source="https://www.mercadopago.com.br/developers/en/docs/wallet-connect/payment-flow/idempotency",
@@ -165,6 +191,7 @@ DIALECTS: Mapping[str, KeyDialect] = MappingProxyType(
             GOCARDLESS,
             KLARNA,
             REPEATABILITY,
+            AWS_EC2,
             X_IDEMPOTENCY_KEY,
         )
     }
