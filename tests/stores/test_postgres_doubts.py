@@ -13,7 +13,8 @@ from semel.codecs.sealed import AsyncSealed, Sealed
 from semel.core.effects import Doubts
 from semel.runtime.drive import drive
 from semel.store import AsyncDoubting, Doubting, Store
-from semel.stores.postgres.doubts import LOST_MAX, LostBackends, doubts
+from semel.stores.postgres.doubts import doubts
+from semel.stores.sql.lost import LOST_MAX, LostBackends
 from semel.stores.sql.statements import Script
 from semel.testing import BlockingStore
 

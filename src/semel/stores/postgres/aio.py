@@ -14,10 +14,11 @@ from semel.stores.batch_face import CoalescedFace
 from semel.stores.postgres import schema
 from semel.stores.postgres.hints import MessageHints
 from semel.stores.postgres.outbox import PostgresOutbox
-from semel.stores.postgres.pool import AsyncConnections
 from semel.stores.postgres.scripts import PostgresScripts
+from semel.stores.postgres.sessions import AsyncPostgresLink
 from semel.stores.postgres.settings import PostgresSettings
 from semel.stores.postgres.watch import AsyncWatch
+from semel.stores.sql.pool import AsyncConnections
 from semel.stores.sql.statements import Script
 from semel.stores.waiters import changed_key
 
@@ -35,7 +36,11 @@ class AsyncPostgresStore(CoalescedFace):
         self._clock = clock
         self._scripts = PostgresScripts(settings.schema)
         self._outbox = PostgresOutbox(settings.schema)
-        self._connections = PerLoop(lambda: AsyncConnections(settings))
+        self._connections = PerLoop(
+            lambda: AsyncConnections(
+                settings, lambda due_s: AsyncPostgresLink.open(settings, due_s), lambda: schema.ready(settings)
+            )
+        )
         self._watch = PerLoop(lambda: AsyncWatch(settings))
         self._messages = PerLoop(lambda: MessageHints(settings))
 

@@ -21,9 +21,9 @@ from semel.core.records import Acquired, Claimed, Key, Lease, Occupied, Record, 
 from semel.errors import StoreMisconfigured, StoreUnavailable
 from semel.store import Counts, Filter, Page
 from semel.stores.postgres import attempts, doubts, operate, queries
-from semel.stores.postgres.doubts import LostBackends
 from semel.stores.postgres.schema import quoted
 from semel.stores.sql.digests import digest_of
+from semel.stores.sql.lost import LostBackends
 from semel.stores.sql.rows import CODES, IN_PROGRESS, checked, to_record
 from semel.stores.sql.statements import Rows, Script, Statement
 

@@ -9,13 +9,15 @@ mode lets nothing survive a transaction: there every statement is planned when i
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Self
 
 from psycopg import AsyncRawCursor, ConnectionInfo, RawCursor
 from psycopg.errors import DeadlockDetected, SerializationFailure
 from psycopg.pq import TransactionStatus
 
-from semel.core.effects import Effect, do
+from semel.core.effects import Effect, T, do
 from semel.runtime.drive import adrive, drive
 from semel.stores.postgres.driver import (
     ArrayDumper,
@@ -81,6 +83,14 @@ class PostgresLink(LinkState, BoundedConnection):
     def direct(self) -> bool:
         return self.prepare_threshold is not None
 
+    def run(self, script: Script[T]) -> T:
+        return drive(script, self.perform)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        with failures_of(self.shown), self.transaction():
+            yield
+
     def perform(self, statement: Effect[Any]) -> Rows:
         assert isinstance(statement, Statement)
         tries = 1
@@ -114,6 +124,15 @@ class AsyncPostgresLink(LinkState, AsyncBoundedConnection):
     @property
     def direct(self) -> bool:
         return self.prepare_threshold is not None
+
+    async def run(self, script: Script[T]) -> T:
+        return await adrive(script, self.perform)
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        with failures_of(self.shown):
+            async with self.transaction():
+                yield
 
     async def perform(self, statement: Effect[Any]) -> Rows:
         assert isinstance(statement, Statement)

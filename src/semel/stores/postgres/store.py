@@ -14,10 +14,11 @@ from semel.stores.faces import Face
 from semel.stores.postgres import schema
 from semel.stores.postgres.doctor import examine
 from semel.stores.postgres.outbox import PostgresOutbox
-from semel.stores.postgres.pool import PostgresConnections
 from semel.stores.postgres.scripts import PostgresScripts
+from semel.stores.postgres.sessions import PostgresLink
 from semel.stores.postgres.settings import PostgresSettings
 from semel.stores.postgres.watch import PostgresWatch
+from semel.stores.sql.pool import Connections
 from semel.stores.sql.statements import Script
 from semel.stores.waiters import changed_key
 
@@ -32,7 +33,11 @@ class PostgresStore(Face):
         self._clock = clock
         self._scripts = PostgresScripts(settings.schema)
         self._outbox = PostgresOutbox(settings.schema)
-        self._connections = PerProcess(lambda: PostgresConnections(settings))
+        self._connections = PerProcess(
+            lambda: Connections(
+                settings, lambda due_s: PostgresLink.open(settings, due_s), lambda: schema.ready(settings)
+            )
+        )
         self._watch = PerProcess(lambda: PostgresWatch(settings))
 
     def wait(self, key: Key, *, owner: str, timeout_ms: int) -> bool:
