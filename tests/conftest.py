@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from servers.mariadb import Mariadb, MariadbServer, running_mariadb
 from servers.moto import MotoServer
 from servers.nats import Nats, NatsServer
 from servers.needing import MISSING, needed
@@ -36,6 +37,12 @@ def redis_server() -> Iterator[Redis]:
     else:
         with needed("redis", RedisServer) as server:
             yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[Mariadb]:
+    with running_mariadb() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -92,10 +99,25 @@ def redis_url(redis_server: Redis, worker_number: int) -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="module")
+def mariadb_url(mariadb_server: Mariadb) -> Iterator[str]:
+    """A fresh database for each module."""
+    url = mariadb_server.create_database(f"semel_{uuid.uuid4().hex[:12]}")
+    yield url
+    mariadb_server.drop_database(database_of(url))
+
+
 @pytest.fixture
 def private_postgres() -> Iterator[PostgresServer]:
     """A server for one test, which may kill, pause and restart it."""
     with needed("postgres", PostgresServer) as server:
+        yield server
+
+
+@pytest.fixture
+def private_mariadb() -> Iterator[MariadbServer]:
+    """A server for one test, which may kill, pause and restart it."""
+    with needed("mariadb", MariadbServer) as server:
         yield server
 
 

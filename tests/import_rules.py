@@ -45,6 +45,7 @@ BASE_DEPENDENCIES = {"msgspec"}
 EXTRAS = {
     "semel.stores.postgres": {"psycopg"},
     "semel.stores.redis": {"redis", "hiredis"},
+    "semel.stores.mariadb": {"pymysql", "aiomysql"},
     "semel.flask": {"flask", "werkzeug"},
     "semel.litestar": {"litestar"},
     "semel.faststream": {"faststream"},

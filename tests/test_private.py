@@ -21,7 +21,7 @@ DOCUMENTED = {
     "_exit": "of os",
     "_request": "Django's request in one of Django REST framework",
 }
-DRIVERS = ("stores/postgres/driver.py",)
+DRIVERS = ("stores/postgres/driver.py", "stores/mariadb/driver.py")
 """These say at their top what they use, bound the version of the package, and can do without."""
 ALLOWED = {
     ("stores/django/driver.py", "_from_testcase"): "Django marks only here the transaction that a TestCase opens",

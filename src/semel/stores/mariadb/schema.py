@@ -1,0 +1,100 @@
+"""The tables of the MariaDB store, as numbered migrations.
+
+MariaDB commits after each statement that changes a schema. So every statement here may be run again after a crash, and
+the entry in `semel_schema` comes last.
+"""
+
+from __future__ import annotations
+
+from semel.core.effects import do
+from semel.errors import StoreMisconfigured, StoreUnavailable
+from semel.store import Migration
+from semel.stores.mariadb.settings import MariadbSettings
+from semel.stores.sql import migrations
+from semel.stores.sql.migrations import HOW_TO_MIGRATE
+from semel.stores.sql.statements import Script, Statement
+
+OPTIONS = "ENGINE = InnoDB ROW_FORMAT = DYNAMIC CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin"
+BEFORE = "SET SESSION default_storage_engine = InnoDB"
+
+MIGRATIONS = (
+    Migration(
+        1,
+        "records",
+        (
+            # Bytes decide: every collation of a text column calls some different texts equal, be it only for blanks at
+            # their end. Sizes are those of the longest texts in UTF-8.
+            f"""CREATE TABLE IF NOT EXISTS semel_records (
+    digest BINARY(15) NOT NULL PRIMARY KEY,
+    created_ms BIGINT NOT NULL,
+    lease_until_ms BIGINT NOT NULL,
+    expires_ms BIGINT NOT NULL,
+    refuse_ms BIGINT NOT NULL DEFAULT 0,
+    attempt BIGINT NOT NULL,
+    state TINYINT NOT NULL,
+    tenant VARBINARY(1020) NOT NULL,
+    scope VARBINARY(4096) NOT NULL,
+    name VARBINARY(1020) NOT NULL,
+    fingerprint VARBINARY(1020) NOT NULL,
+    owner VARBINARY(256) NOT NULL,
+    format VARBINARY(256),
+    payload LONGBLOB,
+    KEY semel_records_expires (expires_ms),
+    KEY semel_records_state (state, created_ms)
+) {OPTIONS}""",
+            # How often a handler failed on a message: counted outside of the transaction that was rolled back.
+            f"""CREATE TABLE IF NOT EXISTS semel_attempts (
+    digest BINARY(15) NOT NULL PRIMARY KEY,
+    expires_ms BIGINT NOT NULL,
+    count INT NOT NULL,
+    error VARBINARY(4000) NOT NULL,
+    KEY semel_attempts_expires (expires_ms)
+) {OPTIONS}""",
+        ),
+    ),
+)
+TIMEOUT_S = 600
+LOCK = "CONCAT('semel_schema.', LEFT(SHA1(DATABASE()), 32))"
+"""One for each database: names of these locks are the whole server's."""
+
+
+def ready(settings: MariadbSettings) -> Script[None]:
+    """Refuse tables that this version cannot use, having made or upgraded them if wanted."""
+    number = yield from _number()
+    if settings.migrate and number < MIGRATIONS[-1].number:
+        yield from migrate(settings)
+        number = yield from _number()
+    if number == 0:
+        raise StoreMisconfigured(f"{settings.shown}: there are no tables of semel; {HOW_TO_MIGRATE}")
+    yield from migrations.check(MIGRATIONS, settings.shown)
+
+
+def migrate(settings: MariadbSettings) -> Script[list[int]]:
+    """Apply what is missing, while other migrators wait. A failure closes the connection, which gives the lock back."""
+    yield from _limit(TIMEOUT_S)
+    ((locked,),) = yield from do(Statement(f"SELECT GET_LOCK({LOCK}, {TIMEOUT_S})"))
+    if locked != 1:
+        raise StoreUnavailable(f"{settings.shown}: another migration was still running after {TIMEOUT_S} s")
+    yield from do(Statement(BEFORE))
+    applied = yield from migrations.apply(MIGRATIONS)
+    yield from do(Statement(f"SELECT RELEASE_LOCK({LOCK})"))
+    yield from _limit(settings.timeout_s)
+    return applied
+
+
+def printable() -> list[Migration]:
+    """What a person would run by hand, in the database of the tables."""
+    return migrations.printable(MIGRATIONS, BEFORE)
+
+
+def _limit(timeout_s: float) -> Script[None]:
+    yield from do(Statement(f"SET SESSION max_statement_time = {timeout_s:g}"))
+
+
+def _number() -> Script[int]:
+    """The number of the newest migration that was applied, 0 without any."""
+    tables = "SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'semel_schema'"
+    if not (yield from do(Statement(tables))):
+        return 0
+    ((number,),) = yield from do(Statement("SELECT COALESCE(MAX(number), 0) FROM semel_schema"))
+    return int(number)
