@@ -22,6 +22,7 @@ from semel.client.file import meaning
 from semel.client.memory import MemoryJournal
 from semel.client.schema import SCHEMA_VERSION
 from semel.client.sqlite import SqliteJournal
+from semel.codecs.sealed import Seal
 from semel.core.journal import (
     BODY_MAX,
     BeginAttempt,
@@ -64,12 +65,13 @@ CALLS: st.SearchStrategy[JournalCall[Any]] = st.one_of(
 )
 
 
-@given(st.lists(st.tuples(CALLS, st.integers(0, 8)), max_size=25))
-@settings(max_examples=60, deadline=None)
-def test_a_file_answers_as_the_model_does(history: list[tuple[JournalCall[Any], int]]) -> None:
+@pytest.mark.parametrize("seal", [None, Seal({"2026-11": bytes(32)})], ids=["plain", "sealed"])
+@given(history=st.lists(st.tuples(CALLS, st.integers(0, 8)), max_size=25))
+@settings(max_examples=40, deadline=None)
+def test_a_file_answers_as_the_model_does(history: list[tuple[JournalCall[Any], int]], seal: Seal | None) -> None:
     clock = ManualClock()
     with tempfile.TemporaryDirectory() as folder:
-        file, model = SqliteJournal(f"{folder}/journal.db", clock), MemoryJournal(clock)
+        file, model = SqliteJournal(f"{folder}/journal.db", clock, seal), MemoryJournal(clock)
         for call, late_ms in history:
             assert file.answer(call) == model.answer(call)
             clock.advance(late_ms)

@@ -15,6 +15,7 @@ from pathlib import Path
 from weakref import WeakSet
 
 from semel.client import schema
+from semel.codecs.seal import Seal
 from semel.errors import StoreMisconfigured, StoreUnavailable
 
 BUSY_TIMEOUT_S, RETRY_S = 10.0, 0.005
@@ -25,8 +26,9 @@ Identity = tuple[tuple[int, int], ...]
 class JournalFile:
     """Threads of a process share one connection; processes share the file."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, seal: Seal | None = None) -> None:
         self.path = os.path.abspath(path)  # a later chdir must not mean another file
+        self._seal = seal
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._companions: tuple[str, ...] = ()
@@ -87,6 +89,7 @@ class JournalFile:
                 )
             connection.execute("PRAGMA synchronous = FULL")
             schema.bring_up_to_date(connection)
+            schema.check_mark(connection, self.path, self._seal)
         except BaseException:
             connection.close()
             raise

@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from semel.client.memory import MemoryJournal
 from semel.client.sqlite import SqliteJournal
+from semel.codecs.seal import Seal, check_seal
 from semel.core.callers import CallRefusal, IntentOf
 from semel.core.journal import (
     LIST_MAX,
@@ -86,11 +87,16 @@ class ResumedIntent(Intent):
 
 
 class Journal:
-    """`Journal("sqlite:///journal.db")` outlives crashes; `Journal("memory://")` lasts as long as the process."""
+    """`Journal("sqlite:///journal.db")` outlives crashes; `Journal("memory://")` lasts as long as the process.
 
-    def __init__(self, url: str, *, namespace: str = "") -> None:
+    With `seal=Seal(keys)` of `semel.codecs.sealed` the file has requests, answers and errors sealed. The names, the
+    keys, the states and the times stay readable.
+    """
+
+    def __init__(self, url: str, *, namespace: str = "", seal: Seal | None = None) -> None:
+        check_seal(seal)
         self.namespace = IntentId("-", namespace).checked().namespace
-        self._kept = _open(url)
+        self._kept = _open(url, seal)
 
     def intent(self, name: str, *, max_age: timedelta) -> Intent:
         """Name an operation. `max_age` is how long the service remembers a key, or less: see its documentation."""
@@ -144,7 +150,7 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _open(url: str) -> IntentJournal:
+def _open(url: str, seal: Seal | None) -> IntentJournal:
     parts = urlsplit(url)
     if parts.netloc or parts.query or parts.fragment:
         raise StoreMisconfigured("a journal URL has no host and no options: write sqlite:///journal.db or memory://")
@@ -152,5 +158,5 @@ def _open(url: str) -> IntentJournal:
         return MemoryJournal(wall_clock_ms)
     path = unquote(parts.path[1:])
     if parts.scheme == "sqlite" and path:
-        return SqliteJournal(path, wall_clock_ms)
+        return SqliteJournal(path, wall_clock_ms, seal)
     raise StoreMisconfigured(f"{url!r} is not a journal URL: write sqlite:///journal.db or memory://")

@@ -1,11 +1,18 @@
-"""The table of a journal, and which version of it a file has."""
+"""The tables of a journal, which version of them a file has, and whether its contents are sealed.
+
+A sealed journal has a mark: a word that is sealed as the intents are. So a journal without its keys, or with other
+keys, is refused as it is opened, and not only when one of its intents is read.
+"""
 
 from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
 
-from semel.errors import StoreMisconfigured
+from semel.codecs.origins import Origin
+from semel.codecs.seal import Seal
+from semel.core.records import NOBODY, Key, Result
+from semel.errors import RecordUnreadable, StoreMisconfigured
 
 APPLICATION_ID = 0x73656D4A
 """Says in the file that it is a journal of semel ("semJ"): another program's database is never written to."""
@@ -22,15 +29,21 @@ CREATE = (
     owner TEXT NOT NULL,
     lease_until_ms INTEGER NOT NULL,
     finished_ms INTEGER NOT NULL,
-    error TEXT NOT NULL,
     request BLOB NOT NULL,
-    answer BLOB,
+    outcome BLOB,
     PRIMARY KEY (namespace, name)
 )""",
     "CREATE INDEX IF NOT EXISTS intents_answered ON intents (namespace, finished_ms) WHERE state = 'answered'",
+    """CREATE TABLE IF NOT EXISTS mark (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    format TEXT NOT NULL,
+    payload BLOB NOT NULL
+)""",
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
+MARK = Origin(Key("", "journal: mark", "-"), "", 0, NOBODY)
+MARKED = Result("mark.1", b"sealed")
 
 
 def check_owner(connection: sqlite3.Connection, path: str) -> None:
@@ -55,6 +68,35 @@ def bring_up_to_date(connection: sqlite3.Connection) -> None:
         for statement in CREATE:
             connection.execute(statement)
         connection.execute("COMMIT")
+
+
+def check_mark(connection: sqlite3.Connection, path: str, seal: Seal | None) -> None:
+    """Refuse a sealed journal without its keys, and a plain one with keys. A new journal is marked."""
+    connection.execute("BEGIN IMMEDIATE")
+    row = connection.execute("SELECT format, payload FROM mark").fetchone()
+    mark = None if row is None else Result(*row)
+    if seal is not None:
+        if mark is None and connection.execute("SELECT 1 FROM intents LIMIT 1").fetchone():
+            mark = MARKED  # as plain as the intents are
+        if mark is not None:
+            _open_mark(seal, mark, path)
+        if mark is None or not seal.is_current(mark):
+            sealed = seal.seal(MARK, MARKED)
+            connection.execute("INSERT OR REPLACE INTO mark VALUES (1, ?, ?)", (sealed.format, sealed.payload))
+    elif mark is not None:
+        raise StoreMisconfigured(
+            f"{path} is sealed: open it with its keys, Journal(url, seal=Seal(keys)). Nothing was sent"
+        )
+    connection.execute("COMMIT")
+
+
+def _open_mark(seal: Seal, mark: Result, path: str) -> None:
+    try:
+        seal.open(MARK, mark)
+    except RecordUnreadable as error:
+        raise StoreMisconfigured(
+            f"the journal {path} does not open with the keys of seal=, so nothing is sent: {error}"
+        ) from error
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:

@@ -9,28 +9,28 @@ from __future__ import annotations
 import sqlite3
 from typing import TypeVar, cast
 
-import msgspec
-
 from semel.client.file import JournalFile
+from semel.client.rows import IntentRows
+from semel.codecs.seal import Seal
 from semel.core import journal_model
 from semel.core.journal import (
-    CallRequest,
-    IntentEntry,
-    IntentId,
-    IntentState,
     JournalCall,
-    KeptAnswer,
     ListIntents,
     OfIntent,
     PurgeIntents,
 )
 from semel.core.journal_model import IntentBook
-from semel.errors import RecordUnreadable
 from semel.store import Clock
 
 T = TypeVar("T")
 READ = "SELECT * FROM intents WHERE namespace = ? AND name = ?"
-WRITE = "INSERT OR REPLACE INTO intents VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+INSERT = """INSERT INTO intents VALUES (
+    :namespace, :name, :key, :state, :created_ms, :max_age_ms, :attempts, :owner, :lease_until_ms, :finished_ms,
+    :request, :outcome)"""
+UPDATE = """UPDATE intents SET
+    state = :state, max_age_ms = :max_age_ms, attempts = :attempts, owner = :owner, lease_until_ms = :lease_until_ms,
+    finished_ms = :finished_ms, outcome = :outcome
+    WHERE namespace = :namespace AND name = :name"""
 DELETE = "DELETE FROM intents WHERE namespace = ? AND name = ?"
 LIST = """SELECT * FROM intents
     WHERE namespace = ? AND name > ? AND (state = 'answered') = ? ORDER BY name LIMIT ?"""
@@ -42,8 +42,9 @@ PURGE = """DELETE FROM intents WHERE rowid IN (
 class SqliteJournal:
     """Threads and processes may share it."""
 
-    def __init__(self, path: str, clock: Clock) -> None:
-        self._file, self._clock = JournalFile(path), clock
+    def __init__(self, path: str, clock: Clock, seal: Seal | None = None) -> None:
+        self._file, self._clock = JournalFile(path, seal), clock
+        self._rows = IntentRows(self._file.path, seal)
         with self._file.transaction():
             pass  # what is wrong with the file is said before there is anything to send
 
@@ -60,55 +61,20 @@ class SqliteJournal:
         now_ms = self._clock()  # inside the transaction: calls of all processes have their times in their order
         if isinstance(call, ListIntents):
             rows = connection.execute(LIST, (call.namespace, call.after, call.answered, call.limit)).fetchall()
-            return cast("T", tuple(map(self._entry, rows)))
+            return cast("T", tuple(map(self._rows.read, rows)))
         if isinstance(call, PurgeIntents):
             gone = connection.execute(PURGE, (call.namespace, now_ms - call.older_ms, call.limit))
             return cast("T", gone.rowcount)
         assert isinstance(call, OfIntent)
         name = call.id
         row = connection.execute(READ, (name.namespace, name.name)).fetchone()
-        before = IntentBook() if row is None else IntentBook().but(self._entry(row))
+        before = IntentBook() if row is None else IntentBook().but(self._rows.read(row))
         after, reply = journal_model.answer(before, call, now_ms)
         entry = after.entries.get(name)
         if entry is None and row is not None:
             connection.execute(DELETE, (name.namespace, name.name))
+        elif entry is not None and row is None:
+            connection.execute(INSERT, self._rows.columns(entry))
         elif entry is not None and after is not before:
-            connection.execute(WRITE, _row(entry))
+            connection.execute(UPDATE, self._rows.changes(entry))
         return cast("T", reply)
-
-    def _entry(self, row: tuple[object, ...]) -> IntentEntry:
-        try:
-            namespace, name, key, state, created_ms, max_age_ms, attempts, owner, until_ms, finished_ms, error = row[
-                :-2
-            ]
-            request = msgspec.msgpack.decode(cast("bytes", row[-2]), type=CallRequest)
-            answer = None if row[-1] is None else msgspec.msgpack.decode(cast("bytes", row[-1]), type=KeptAnswer)
-            fields = (created_ms, max_age_ms, attempts, owner, until_ms, finished_ms, answer, error)
-            entry = IntentEntry(
-                IntentId(cast("str", name), cast("str", namespace)), cast("str", key), request, IntentState(state),
-                *cast("tuple[int, int, int, str, int, int, KeptAnswer | None, str]", fields),
-            )  # fmt: skip
-        except (msgspec.MsgspecError, ValueError, TypeError) as error_found:
-            raise RecordUnreadable(
-                f"the intent {row[1]!r} in {self._file.path} cannot be read by this version, so nothing is sent for "
-                "it: restore the file from a backup, or upgrade semel"
-            ) from error_found
-        return entry
-
-
-def _row(entry: IntentEntry) -> tuple[object, ...]:
-    return (
-        entry.id.namespace,
-        entry.id.name,
-        entry.key,
-        entry.state.value,
-        entry.created_ms,
-        entry.max_age_ms,
-        entry.attempts,
-        entry.owner,
-        entry.lease_until_ms,
-        entry.finished_ms,
-        entry.error,
-        msgspec.msgpack.encode(entry.request),
-        None if entry.answer is None else msgspec.msgpack.encode(entry.answer),
-    )

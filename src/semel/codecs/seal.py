@@ -63,8 +63,8 @@ class Seal:
         name, at = _field(result.payload, 0)
         if name not in self._keys:
             raise RecordUnreadable(
-                f"the result of {key} is sealed with the key {name!r}, which is not among those that were given "
-                f"({', '.join(key_id.decode() for key_id in self._keys)})"
+                f"the result of {key} is sealed with the key {name.decode(errors='replace')!r}, which is not among "
+                f"those that were given ({', '.join(key_id.decode() for key_id in self._keys)})"
             )
         salt, nonce = result.payload[at : at + SALT_SIZE], result.payload[at + SALT_SIZE :][:NONCE_SIZE]
         try:
@@ -78,6 +78,10 @@ class Seal:
             ) from None
         format, at = _field(plain, 0)
         return Result(format.decode(), plain[at:], ok=result.ok)
+
+    def is_current(self, result: Result) -> bool:
+        """Whether it is sealed with the key that seals now."""
+        return result.format == FORMAT and _field(result.payload, 0)[0] == self._seals_with
 
     def opened(self, record: Record) -> Record:
         return record if record.result is None else replace(record, result=self.open(Origin.of(record), record.result))
@@ -140,3 +144,11 @@ def _check_key(name: str, key: object) -> bytes:
         given = f"{len(key)} bytes" if isinstance(key, bytes) else type(key).__name__
         raise StoreMisconfigured(f"the key {name!r} must be {KEY_SIZE} random bytes (secrets.token_bytes), not {given}")
     return key
+
+
+def check_seal(seal: object) -> None:
+    if seal is not None and not isinstance(seal, Seal):
+        raise TypeError(
+            "seal= takes a Seal, for instance Seal({'2026-11': key}) of semel.codecs.sealed, or the attribute seal of "
+            f"a sealed store, not {type(seal).__name__}"
+        )

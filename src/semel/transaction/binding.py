@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar, Unpack, cast, overload
 from msgspec.structs import replace
 
 from semel.codecs.payloads import payload_of
-from semel.codecs.seal import Seal
+from semel.codecs.seal import Seal, check_seal
 from semel.connections import (
     AsyncConnection,
     AsyncDriver,
@@ -27,7 +27,6 @@ from semel.runtime.arguments import check_options
 from semel.runtime.drive import adrive, drive
 from semel.runtime.operation import current_operation
 from semel.runtime.options import block_key
-from semel.stores.sql.seal import check_seal
 from semel.transaction.blocks import TransactionBlock
 from semel.transaction.reception import MessageBlock
 from semel.transaction.settings import ReceiveOptions, TransactionOptions, TransactionSettings

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Generic, TypeVar
 
-from semel.codecs.seal import Seal
+from semel.codecs.seal import Seal, check_seal
 from semel.core.effects import Claim, Complete
 from semel.core.policy import Duration, Policy
 from semel.core.records import Claimed, Key, Lease, Record, Result
@@ -22,7 +22,6 @@ from semel.errors import Misuse
 from semel.runtime.drive import adrive, drive
 from semel.runtime.local import PerLoop, PerProcess
 from semel.runtime.operation import current_operation
-from semel.stores.sql.seal import check_seal
 from semel.transaction.requests import RequestPlans
 from semel.transaction.twins import AsyncTwins, Twins
 from semel.transaction.units import AsyncUnit, Unit, aperform, perform

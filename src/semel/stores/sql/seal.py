@@ -57,11 +57,3 @@ class SealedEngine:
 def sealed_engine(engine: Engine, seal: Seal | None) -> Engine:
     """The engine itself where nothing is to be sealed."""
     return engine if seal is None else SealedEngine(engine, seal)
-
-
-def check_seal(seal: object) -> None:
-    if seal is not None and not isinstance(seal, Seal):
-        raise TypeError(
-            "seal= takes a Seal, for instance Seal({'2026-11': key}) of semel.codecs.sealed, or the attribute seal of "
-            f"a sealed store, not {type(seal).__name__}"
-        )
