@@ -82,6 +82,10 @@ class Superseded(SemelError):
     """Another attempt took the key over while this one was running; `op.result` is what the store holds, if it does."""
 
 
+class NotDiscovered(SemelError):
+    """A service does not say how it wants keys to be sent, or says it in a way that cannot be adopted for sure."""
+
+
 class Misuse(SemelError):
     """The code that calls semel would lose its protection; the message says what to write instead."""
 

@@ -513,6 +513,12 @@ def test_a_function_of_the_caller_puts_the_key_into_the_body() -> None:
         play(run_call(taken, replace(SETTINGS, dialect=AWS_EC2)), START)
 
 
+def test_without_an_intent_there_is_no_name_to_derive_a_key_from() -> None:
+    settings = replace(SETTINGS, dialect=replace(DRAFT_07, format=KeyFormat.DERIVED))
+    answered = reported(1, AttemptEnd.ANSWERED)
+    play(run_call(OutgoingCall(POST), settings), START, NEW_KEY, sent(1, CREATED), answered)
+
+
 def test_other_dialects_leave_the_body_alone() -> None:
     assert put_key(replace(POST, body=b"\xff"), "k1", X_IDEMPOTENCY_KEY) == b"\xff"
     assert read_body_key(POST, X_IDEMPOTENCY_KEY) == ""

@@ -225,7 +225,9 @@ def run_call(call: OutgoingCall, settings: CallerSettings) -> Plan[CallResult]:
         return (yield from _run_intent(call, call.intent, settings, began_ms))
     key = call.key
     if not key and settings.makes_keys and not may_repeat(call.request.method, keyed=False):
-        key = call.earlier_key or (yield from do(NewKey(dialect.format, "")))
+        is_derived = dialect.format is KeyFormat.DERIVED  # from the name of an intent, and there is none
+        new_key = NewKey(KeyFormat.UUID4 if is_derived else dialect.format, "")
+        key = call.earlier_key or (yield from do(new_key))
     sent_ms = (yield from do(ReadDate())) if key and dialect.first_sent_header else 0
     result = yield from _send(_sender(call, settings, began_ms, key, sent_ms, ""), 0)
     assert not isinstance(result, IntentOvertaken)
