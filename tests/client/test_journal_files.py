@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import resource
 import signal
 import sqlite3
 import stat
@@ -17,10 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.senders import CREATED, LEASE_MS, MAX_AGE_MS, PAY, REQUEST, close_intent, open_intent, start, wall_clock
+from client.senders import CREATED, PAY, REQUEST, close_intent, open_intent, start, wall_clock
 from semel.client.file import meaning
 from semel.client.memory import MemoryJournal
-from semel.client.schema import SCHEMA_VERSION
 from semel.client.sqlite import SqliteJournal
 from semel.codecs.sealed import Seal
 from semel.core.journal import (
@@ -42,7 +40,7 @@ from semel.core.journal import (
     ReadIntent,
     RenewIntent,
 )
-from semel.errors import RecordUnreadable, StoreMisconfigured, StoreUnavailable
+from semel.errors import RecordUnreadable, StoreUnavailable
 from semel.testing.clock import ManualClock
 
 NAMES = st.builds(IntentId, st.sampled_from(["a", "b", "ä", "😀", "Z"]), st.sampled_from(["", "shop"]))
@@ -168,38 +166,6 @@ def test_a_child_of_a_fork_uses_the_journal_and_so_does_its_parent(path: str) ->
     assert [entry.id.name for entry in journal.answer(ListIntents("", 10))] == ["before", "child", "parent"]
 
 
-def test_a_journal_of_a_newer_version_is_refused(path: str) -> None:
-    SqliteJournal(path, wall_clock).close()
-    with sqlite3.connect(path) as connection:
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
-    connection.close()
-    with pytest.raises(StoreMisconfigured, match=r"was written by a newer version of semel .* Nothing was sent"):
-        SqliteJournal(path, wall_clock)
-
-
-def test_the_database_of_another_program_is_refused_and_left_alone(path: str) -> None:
-    with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE theirs (x)")
-    connection.close()
-    before = Path(path).read_bytes()
-    with pytest.raises(StoreMisconfigured, match="is the database of another program: give the journal a file"):
-        SqliteJournal(path, wall_clock)
-    assert Path(path).read_bytes() == before
-
-
-def test_what_is_no_database_is_refused(path: str) -> None:
-    Path(path).write_bytes(b"not a database, but long enough for a header" * 100)
-    with pytest.raises(StoreMisconfigured, match="is no journal, or is damaged"):
-        SqliteJournal(path, wall_clock)
-
-
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(StoreMisconfigured, match=r"cannot be opened: No such file or directory\. Nothing is sent"):
-        SqliteJournal(str(tmp_path / "no" / "journal.db"), wall_clock)
-    with pytest.raises(StoreMisconfigured, match="cannot be written to, so nothing is sent"):
-        SqliteJournal(str(tmp_path), wall_clock)
-
-
 @pytest.mark.parametrize("removed", ["", "-wal", "-shm"])
 def test_a_file_that_was_removed_under_the_journal_stops_it(path: str, removed: str) -> None:
     journal = SqliteJournal(path, wall_clock)
@@ -224,22 +190,6 @@ def test_processes_that_make_the_file_at_once_all_have_it(path: str) -> None:
     for racer in racers:
         out, _ = racer.communicate(timeout=60)
         assert (racer.returncode, out.split()) == (0, ["made"] * CREATED)
-
-
-def test_a_journal_that_cannot_grow_says_so_and_goes_on_when_it_can(path: str) -> None:
-    journal = SqliteJournal(path, wall_clock)
-    large = CallRequest("POST", "https://x/", (), b"x" * 500_000)
-    old = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, old[1]))
-    try:
-        with pytest.raises(StoreUnavailable, match="so nothing is sent"):
-            journal.answer(OpenIntent(PAY, large, "k1", "me", LEASE_MS, MAX_AGE_MS))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, old)
-        signal.signal(signal.SIGXFSZ, handler)
-    assert journal.answer(ReadIntent(PAY)) is None
-    assert isinstance(journal.answer(OpenIntent(PAY, large, "k2", "me", LEASE_MS, MAX_AGE_MS)), IntentGranted)
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ class JournalFile:
             connection = self._open()
             try:
                 connection.execute("BEGIN IMMEDIATE")
+                schema.check_version(connection, self.path)
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:
@@ -123,6 +124,11 @@ def meaning(error: sqlite3.Error, path: str) -> StoreUnavailable | StoreMisconfi
             return StoreUnavailable(
                 f"the disk of the journal {path} is full, so nothing is sent: free some space, or purge "
                 "answered intents"
+            )
+        case sqlite3.SQLITE_IOERR:
+            return StoreUnavailable(
+                f"the journal {path} failed, so nothing is sent: {error}. Check its disk, how full it is, its quota "
+                "and the limit on file sizes"
             )
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
             return StoreMisconfigured(

@@ -47,14 +47,19 @@ MARKED = Result("mark.1", b"sealed")
 
 
 def check_owner(connection: sqlite3.Connection, path: str) -> None:
-    """Refuse the file of another program, or of a newer version of this one."""
+    """Refuse the file of another program, and of a newer version of this one."""
     connection.execute("BEGIN")  # all three of one moment: another process may be making the file
     version, application = _pragma(connection, "user_version"), _pragma(connection, "application_id")
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     connection.execute("COMMIT")
     if application != APPLICATION_ID and (tables or version or application):
         raise StoreMisconfigured(f"{path} is the database of another program: give the journal a file of its own")
-    if version > SCHEMA_VERSION:
+    check_version(connection, path)
+
+
+def check_version(connection: sqlite3.Connection, path: str) -> None:
+    """Each transaction asks: another process with a newer version may have changed the file meanwhile."""
+    if (version := _pragma(connection, "user_version")) > SCHEMA_VERSION:
         raise StoreMisconfigured(
             f"{path} was written by a newer version of semel (schema {version}, this one reads up to "
             f"{SCHEMA_VERSION}): upgrade semel here, too. Nothing was sent"
