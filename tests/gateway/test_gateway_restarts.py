@@ -18,6 +18,8 @@ from semel.gateway.sockets import open_sockets
 from waiting import until
 
 KEEPING = request("POST", "/pay", b"idle").replace(b"Connection: close", b"Connection: keep-alive")
+OFFERING = KEEPING.replace(b"Connection: keep-alive", b"Connection: Upgrade\r\nUpgrade: h2c")
+"""As Java's client offers HTTP/2, in its first request on a connection."""
 BRISK_S = 0.05
 
 
@@ -68,14 +70,15 @@ def test_the_old_workers_finish_what_they_have_and_say_that_their_connections_en
 
 
 def test_a_request_on_its_way_when_the_gateway_stops_is_answered(upstream: Upstream) -> None:
-    with GatewayServer(upstream.port) as gateway, gateway.open() as idle:
+    with GatewayServer(upstream.port) as gateway, gateway.open() as unused, gateway.open() as idle:
         idle.sendall(KEEPING)
         assert read(idle).header("connection") is None
         gateway.tell(signal.SIGTERM)
         until(lambda: is_refused(gateway.port), "it still takes connections")
-        idle.sendall(KEEPING)
-        answer = read(idle)
-        assert (answer.status, answer.header("connection")) == (201, "close")
+        for connection, sent in ((idle, KEEPING), (unused, OFFERING)):
+            connection.sendall(sent)
+            answer = read(connection)
+            assert (answer.status, answer.header("connection")) == (201, "close")
         assert gateway.ended() == 0
 
 
