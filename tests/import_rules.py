@@ -67,6 +67,9 @@ EXTRAS = {
     "semel.outbox.kafka": {"aiokafka"},
     "semel.client.httpx": {"httpx"},
     "semel.client.httpx2": {"httpx2"},
+    "semel.client.requests": {"requests", "urllib3"},
+    "semel.client.aiohttp": {"aiohttp", "multidict"},
+    "semel.client.urllib3": {"urllib3"},
     "semel.cli": {"click"},
     "semel.testing": {"pytest", "hypothesis", "_pytest", "httpx"},
 }

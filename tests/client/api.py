@@ -1,11 +1,13 @@
 """A small API on a real socket: it takes effect once for each key, and then misbehaves as it is told."""
 
 import json
+import ssl
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 
 class Api:
@@ -45,17 +47,31 @@ class Handler(BaseHTTPRequestHandler):
             case ["problem", kind]:
                 document = json.dumps({"type": f"urn:semel:{kind}"}).encode()
                 self.answer(409, document, {"content-type": "application/problem+json"})
+            case ["refuse-digest"]:
+                challenge = 'Digest realm="api", nonce="1", qop="auth", algorithm=MD5'
+                self.answer(401, b"", {"www-authenticate": challenge})
+            case ["long"]:
+                self.answer(201, b"long" * 500_000, {})
+            case ["json"]:
+                self.answer(201, b'{"paid": true}', {"content-type": "application/json"})
+            case ["half"]:
+                self.answer(201, b"pa", {"content-length": "4"})
+                self.close_connection = True
             case ["502"]:
                 self.answer(502, b"bad gateway", {})
             case _:
-                self.answer(201, b"paid", {"idempotent-replayed": "true"} if replayed else {})
+                stored = {"idempotent-replayed": "true"} if replayed else {}
+                self.answer(201, b"paid", {"x-number": str(self.api.effects.total()), **stored})
 
     def do_GET(self) -> None:
         self.do_POST()
 
+    def do_PUT(self) -> None:
+        self.do_POST()
+
     def answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
-        for name, value in {**headers, "content-length": str(len(body))}.items():
+        for name, value in {"content-length": str(len(body)), **headers}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
@@ -65,11 +81,16 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(*behaviours: str) -> Iterator[Api]:
+def serving(*behaviours: str, certificate: tuple[Path, Path] | None = None) -> Iterator[Api]:
     api = Api()
     api.behaviours += behaviours
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("ApiHandler", (Handler,), {"api": api}))
-    api.url = f"http://127.0.0.1:{server.server_port}/pay"
+    scheme = "http"
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*certificate)
+        server.socket, scheme = context.wrap_socket(server.socket, server_side=True), "https"
+    api.url = f"{scheme}://127.0.0.1:{server.server_port}/pay"
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:

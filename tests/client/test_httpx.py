@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from client.api import serving
-from semel.client import SQUARE, Indeterminate, Journal, Retry
-from semel.client.httpx import CallReport, IdempotentTransport
+from semel.client import SQUARE, CallReport, Indeterminate, Journal, Retry, report_of
+from semel.client.httpx import IdempotentTransport
 from semel.core.journal import BODY_MAX, IntentState
 from semel.errors import InProgress, KeyReused, Misuse, StoreMisconfigured
 from waiting import until
@@ -26,9 +26,7 @@ def client(journal: Journal | None = None, retry: Retry = FAST, **rest: object) 
 
 
 def told(response: httpx.Response) -> CallReport:
-    found = response.extensions["semel"]
-    assert isinstance(found, CallReport)
-    return found
+    return report_of(response)
 
 
 @pytest.fixture

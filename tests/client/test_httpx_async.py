@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from client.api import serving
-from semel.client import Journal, Retry
-from semel.client.httpx import AsyncIdempotentTransport, CallReport
+from semel.client import Journal, Retry, report_of
+from semel.client.httpx import AsyncIdempotentTransport
 from semel.errors import InProgress, Misuse
 from waiting import until
 
@@ -40,8 +40,7 @@ async def test_a_request_that_took_effect_and_failed_is_sent_again_with_its_key(
         async with client() as http:
             response = await http.post(api.url, json={"amount": 5})
         assert response.content == b"paid"
-        report = response.extensions["semel"]
-        assert isinstance(report, CallReport)
+        report = report_of(response)
         assert (report.attempts, report.replayed) == (3, True)
         assert (list(api.effects.values()), len(set(api.requests))) == ([1], 1)
 

@@ -1,9 +1,11 @@
 """The caller's side: one durable key for each logical operation, and retries that are safe.
 
-`with journal.intent("pay:order:42", max_age=timedelta(hours=23)) as intent:` names the operation. The transports of
-`semel.client.httpx` send its request under one key, again and again if need be, and the journal keeps the answer.
+`with journal.intent("pay:order:42", max_age=timedelta(hours=23)) as intent:` names the operation. The adapters of
+`semel.client.httpx`, `httpx2`, `requests`, `aiohttp` and `urllib3` send its request under one key, again and again if
+need be, and the journal keeps the answer.
 """
 
+from semel.client.exchange import CallReport, report_of
 from semel.client.journal import Indeterminate, Intent, Journal, ResumedIntent
 from semel.client.retry import Retry
 from semel.core.dialects import (
@@ -34,6 +36,7 @@ __all__ = [
     "SQUARE",
     "STRIPE",
     "X_IDEMPOTENCY_KEY",
+    "CallReport",
     "Indeterminate",
     "Intent",
     "Journal",
@@ -41,4 +44,5 @@ __all__ = [
     "ResumedIntent",
     "Retry",
     "form_field",
+    "report_of",
 ]

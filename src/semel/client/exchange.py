@@ -13,13 +13,17 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from http import HTTPStatus
 from typing import Any
+from urllib.parse import urljoin, urlsplit
+from weakref import WeakKeyDictionary
 
 from msgspec import Struct
 
 from semel.client.journal import Indeterminate, Intent, Journal, wall_clock_ms
+from semel.client.marker import IntentMark
 from semel.client.retry import Retry
 from semel.core.callers import (
     AnswerOrigin,
@@ -42,7 +46,7 @@ from semel.core.callers import (
 )
 from semel.core.dialects import RANDOM_BYTES, KeyDialect, make_key
 from semel.core.effects import Effect, Pause
-from semel.core.journal import CallRequest, JournalCall, KeptAnswer, LeaveIntent, RenewIntent
+from semel.core.journal import CallRequest, JournalCall, KeptAnswer, LeaveIntent, RenewIntent, TextHeaders
 from semel.core.records import check_duration
 from semel.core.relay import NewOwner, ReadClock
 from semel.core.retries import AttemptEnd, CallAnswer, find_header
@@ -51,22 +55,36 @@ from semel.runtime.drive import adrive, drive
 
 POLL_S = 0.05
 ACCEPTED = 202
+READ_MAX = 1_048_576
+"""The body of an answer that says it is longer is left to the caller, as one that does not say how long it is."""
 ONCE_ONLY = (
-    "the body of this request is a generator, which can be sent only once: give it as bytes, "
+    "the body of this request is a generator or an open file, which can be sent only once: give it as bytes, "
     'for example b"".join(chunks), so that a repeat sends the same'
 )
 OF_BODY = frozenset({"content-encoding", "content-length", "transfer-encoding"})
-"""Headers that describe how a body was sent. They are not true of the body that was read."""
+"""Headers that say how a body was sent. They are not true of a body that was read and decoded."""
+UNAUTHORIZED = 401
 
 
 class CallReport(Struct, frozen=True):
-    """What an adapter tells about a call."""
+    """What `report_of(response)` tells about a call."""
 
     key: str
     attempts: int
     """How many requests this call has sent; 0 if the answer comes from the journal."""
     replayed: bool
     """Whether this is the stored answer to an earlier attempt."""
+
+
+reports: WeakKeyDictionary[object, CallReport] = WeakKeyDictionary()
+
+
+def report_of(response: object) -> CallReport:
+    """What the call of a response was: its key, how many requests it took, and whether the answer is a stored one."""
+    try:
+        return reports[response]
+    except (KeyError, TypeError):
+        raise Misuse(f"no adapter of semel.client has given this {type(response).__name__}") from None
 
 
 class CallEnd(Struct, frozen=True):
@@ -105,8 +123,12 @@ class Caller:
         lease_ms = check_duration("lease", int(1_000 * lease))
         self.settings = CallerSettings(dialect=dialect, backoff=self.retry.backoff, lease_ms=lease_ms)
 
-    def check(self, named: object) -> Intent:
-        """What a request names as its intent, if it is one, and of this journal."""
+    def find_intent(self, method: str, named: object) -> Intent | None:
+        """What a request names as its intent. The page that a redirect leads to is not the operation."""
+        if named is None or method in ("GET", "HEAD"):
+            return None
+        if isinstance(named, IntentMark):
+            named = named.intent
         if not isinstance(named, Intent):
             raise Misuse(f"a request belongs to an intent of a journal, not to {type(named).__name__} {named!r}")
         if self.journal not in (None, named.journal):
@@ -119,9 +141,41 @@ class Caller:
         return OutgoingCall(request, key, intent.part if intent else None, earlier_key)
 
 
-def is_streamed(status: int, intent: Intent | None) -> bool:
-    """Whether the body of an answer is left to the caller: no journal keeps it, and it is no problem document."""
-    return intent is None and status < 400 and status != ACCEPTED
+def is_streamed(intent: Intent | None, status: int, headers: Mapping[str, str]) -> bool:
+    """Whether the body of an answer is left to the caller, who may want to read it bit by bit.
+
+    No journal keeps it then, it is no problem document, and it is long. A short one is read here, so that a connection
+    that fails meanwhile is repeated.
+    """
+    if intent is not None or status >= 400 or status == ACCEPTED:
+        return False
+    length = headers.get("Content-Length", "")
+    return not length.isdecimal() or int(length) > READ_MAX
+
+
+def answer_of(status: int, headers: Iterable[tuple[str, str]], body: bytes) -> CallAnswer:
+    """An answer whose body was read and decoded."""
+    return CallAnswer(status, tuple(each for each in text_headers(headers) if each[0].lower() not in OF_BODY), body)
+
+
+def text_headers(headers: Iterable[tuple[str, str | bytes]]) -> TextHeaders:
+    """Headers as plain text, whatever kinds of text a library has."""
+    return tuple(
+        (str(name), value.decode("latin-1") if isinstance(value, bytes) else str(value)) for name, value in headers
+    )
+
+
+def reason_of(status: int) -> str:
+    """The words that go with a status; empty for one without."""
+    return next((each.phrase for each in HTTPStatus if each == status), "")
+
+
+def leads_elsewhere(status: int, location: str | None, url: str) -> bool:
+    """Whether an answer redirects to another origin, where the key of the caller must not go."""
+    if not location or not 300 <= status < 400:
+        return False
+    here, there = urlsplit(url), urlsplit(urljoin(url, location))
+    return (here.scheme, here.hostname, here.port) != (there.scheme, there.hostname, there.port)
 
 
 def run_exchange(
@@ -331,7 +385,7 @@ def _causes(error: BaseException, handled: BaseException | None) -> Iterator[Bas
     while cause is not None and cause is not handled and id(cause) not in seen:
         seen.add(id(cause))
         yield cause
-        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+        cause = cause.__cause__ or cause.__context__
 
 
 def _has(causes: list[BaseException], kinds: type[Exception] | tuple[type[Exception], ...]) -> bool:

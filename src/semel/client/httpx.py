@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import httpx
 
-from semel.client.exchange import CallReport
 from semel.client.journal import Journal
 from semel.client.retry import Retry
 from semel.client.transport import Transport
 from semel.core.callers import LEASE_MS
 from semel.core.dialects import DRAFT_07, KeyDialect
 
-__all__ = ["AsyncIdempotentTransport", "CallReport", "IdempotentTransport"]
+__all__ = ["AsyncIdempotentTransport", "IdempotentTransport"]
 
 
 class IdempotentTransport(httpx.BaseTransport):
@@ -19,7 +18,6 @@ class IdempotentTransport(httpx.BaseTransport):
 
     With `extensions={"semel": intent}` a request belongs to an intent, whose key outlives the process. `lease` says for
     how many seconds an intent is held without a sign of life: then another process sends it, with the same key.
-    `response.extensions["semel"]` is a `CallReport`.
     """
 
     def __init__(

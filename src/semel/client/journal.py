@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Protocol, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
+from semel.client.marker import HEADER, IntentMark
 from semel.client.memory import MemoryJournal
 from semel.client.sqlite import SqliteJournal
 from semel.codecs.seal import Seal, check_seal
@@ -56,10 +57,15 @@ class IntentJournal(Protocol):
 
 
 class Intent:
-    """One logical operation. Send its request with `extensions={"semel": intent}`."""
+    """One logical operation. Send its request with `extensions={"semel": intent}`, or with `headers=intent.headers`."""
 
     def __init__(self, journal: Journal, part: IntentOf) -> None:
         self.journal, self.part = journal, part
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """For requests, aiohttp and urllib3, whose requests have no extensions. The adapter does not send them."""
+        return {HEADER: IntentMark(self)}
 
     def __enter__(self) -> Self:
         return self

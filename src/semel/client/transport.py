@@ -9,11 +9,15 @@ from weakref import WeakKeyDictionary
 from semel.client.exchange import (
     OF_BODY,
     ONCE_ONLY,
+    UNAUTHORIZED,
     CallEnd,
     Caller,
     LibraryErrors,
+    answer_of,
     arun_exchange,
     is_streamed,
+    leads_elsewhere,
+    reports,
     run_exchange,
 )
 from semel.client.journal import Intent, Journal
@@ -25,7 +29,6 @@ from semel.core.retries import CallAnswer
 from semel.errors import Misuse
 
 EXTENSION = "semel"
-UNAUTHORIZED = 401
 
 
 class Transport:
@@ -52,14 +55,14 @@ class Transport:
             if response is not None:
                 response.close()
             response = handle(self._request(request, effect))
-            if is_streamed(response.status_code, intent):
-                return _answer(response, b"")
+            if is_streamed(intent, response.status_code, response.headers):
+                return answer_of(response.status_code, response.headers.multi_items(), b"")
             try:
                 body = response.read()
             finally:
                 response.close()
             response = self._with_body(response, body)
-            return _answer(response, body)
+            return answer_of(response.status_code, response.headers.multi_items(), body)
 
         return self._respond(request, run_exchange(self._caller, call, intent, attempt), response)
 
@@ -73,22 +76,20 @@ class Transport:
             if response is not None:
                 await response.aclose()
             response = await handle(self._request(request, effect))
-            if is_streamed(response.status_code, intent):
-                return _answer(response, b"")
+            if is_streamed(intent, response.status_code, response.headers):
+                return answer_of(response.status_code, response.headers.multi_items(), b"")
             try:
                 body = await response.aread()
             finally:
                 await response.aclose()
             response = self._with_body(response, body)
-            return _answer(response, body)
+            return answer_of(response.status_code, response.headers.multi_items(), body)
 
         return self._respond(request, await arun_exchange(self._caller, call, intent, attempt), response)
 
     def _read(self, request: Any) -> tuple[Intent | None, OutgoingCall]:
-        """The call that a request asks for. The page that a redirect leads to is not the operation."""
-        named = request.extensions.get(EXTENSION)
-        is_page = request.method in ("GET", "HEAD")
-        intent = None if named is None or is_page else self._caller.check(named)
+        """The call that a request asks for."""
+        intent = self._caller.find_intent(request.method, request.extensions.get(EXTENSION))
         sent = CallRequest(request.method, str(request.url), tuple(request.headers.items()), self._body_of(request))
         return intent, self._caller.call_of(sent, intent, self._keys.get(request, ""))
 
@@ -126,10 +127,7 @@ class Transport:
             self._keys[request] = end.report.key
         else:
             self._keys.pop(request, None)
-        response.extensions[EXTENSION] = end.report
+        if leads_elsewhere(response.status_code, response.headers.get("location"), str(request.url)):
+            request.headers.pop(self._caller.settings.dialect.header, None)
+        reports[response] = end.report
         return response
-
-
-def _answer(response: Any, body: bytes) -> CallAnswer:
-    headers = tuple((name, value) for name, value in response.headers.multi_items() if name not in OF_BODY)
-    return CallAnswer(response.status_code, headers, body)
