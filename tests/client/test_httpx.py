@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from client.api import serving
-from semel.client import SQUARE, CallReport, Indeterminate, Journal, Retry, report_of
+from semel.client import Indeterminate, Journal, Retry, report_of
 from semel.client.httpx import IdempotentTransport
 from semel.core.journal import BODY_MAX, IntentState
 from semel.errors import InProgress, KeyReused, Misuse, StoreMisconfigured
@@ -25,26 +25,9 @@ def client(journal: Journal | None = None, retry: Retry = FAST, **rest: object) 
     return httpx.Client(transport=transport, **rest)  # type: ignore[arg-type]
 
 
-def told(response: httpx.Response) -> CallReport:
-    return report_of(response)
-
-
 @pytest.fixture
 def journal(tmp_path: Path) -> Journal:
     return Journal(f"sqlite:///{tmp_path}/journal.db")
-
-
-@pytest.mark.parametrize("trouble", ["drop", "502", "refuse 503", "refuse 429 0", "problem in-progress"])
-def test_a_request_that_took_effect_and_failed_is_sent_again_with_its_key(trouble: str) -> None:
-    with serving(trouble, trouble) as api, client() as http:
-        response = http.post(api.url, json={"amount": 5})
-        assert (response.status_code, response.content) == (201, b"paid")
-        assert list(api.effects.values()) == [1]
-        assert len(api.requests) == 3
-        assert len(set(api.requests)) == 1, "the same key, the same bytes"
-        report = told(response)
-        assert (report.attempts, f'"{report.key}"') == (3, api.requests[0][1])
-        assert report.replayed == (not trouble.startswith("refuse"))
 
 
 def test_without_the_transport_the_same_trouble_doubles_the_effect() -> None:
@@ -55,21 +38,11 @@ def test_without_the_transport_the_same_trouble_doubles_the_effect() -> None:
         assert api.effects == {"": 2}
 
 
-def test_each_request_has_a_key_of_its_own_and_the_callers_key_stays() -> None:
-    with serving("drop") as api, client() as http:
-        http.post(api.url, headers={"Idempotency-Key": "mine"})
-        http.post(api.url)
-        http.post(api.url)
-    assert [key for _, key, _ in api.requests[:2]] == ["mine", "mine"]
-    assert set(api.effects.values()) == {1}
-    assert len(api.effects) == 3
-
-
 def test_a_server_that_asks_to_wait_for_years_is_not_waited_for() -> None:
     with serving("refuse 503 1000000000") as api, client() as http:
         response = http.post(api.url)
         assert response.status_code == 503
-        assert told(response).attempts == 1, "the deadline comes first"
+        assert report_of(response).attempts == 1, "the deadline comes first"
 
 
 def test_the_last_error_is_raised_as_httpx_has_it() -> None:
@@ -92,7 +65,7 @@ def test_a_breaker_ends_the_repeats() -> None:
 
 def test_generators_are_refused_with_an_explanation_and_forms_are_not() -> None:
     with serving("drop") as api, client() as http:
-        with pytest.raises(Misuse, match="is a generator, which can be sent only once: give it as bytes"):
+        with pytest.raises(Misuse, match="or an open file, which can be sent only once: give it as bytes"):
             http.post(api.url, content=iter([b"a", b"b"]))
         assert not api.requests
         http.post(api.url, files={"file": b"x" * 10_000})
@@ -101,39 +74,9 @@ def test_generators_are_refused_with_an_explanation_and_forms_are_not() -> None:
 
 
 def test_a_long_answer_is_streamed_where_no_journal_keeps_it() -> None:
-    with serving() as api, client() as http, http.stream("POST", api.url) as response:
+    with serving("long") as api, client() as http, http.stream("POST", api.url) as response:
+        assert next(response.iter_bytes(4)) == b"long"
         assert not response.is_closed
-        assert response.read() == b"paid"
-
-
-def test_an_intent_has_its_answer_without_a_request_even_in_the_next_process(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/journal.db"
-    with serving() as api:
-        for run in range(3):
-            journal = Journal(url)
-            with client(journal) as http, journal.intent("pay:42", max_age=HOUR) as intent:
-                response = http.post(api.url, json={"amount": 5}, extensions={"semel": intent})
-            assert (response.status_code, response.content) == (201, b"paid")
-            assert (told(response).attempts, told(response).replayed) == ((0, True) if run else (1, False))
-            journal.close()
-        assert len(api.requests) == 1
-
-
-def test_an_intent_whose_answer_was_lost_is_sent_with_the_same_key_in_the_next_process(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/journal.db"
-    with serving("drop") as api:
-        journal = Journal(url)
-        with client(journal, Retry(attempts=1)) as http, pytest.raises(httpx.RemoteProtocolError):
-            http.post(api.url, extensions={"semel": journal.intent("pay:42", max_age=HOUR)})
-        (left,) = journal.pending()
-        assert (left.id.name, left.state, left.attempts) == ("pay:42", IntentState.OPEN, 1)
-        journal.close()
-        journal = Journal(url)
-        with client(journal) as http:
-            response = http.post(api.url, extensions={"semel": journal.intent("pay:42", max_age=HOUR)})
-        assert told(response).replayed
-        assert list(api.effects.values()) == [1]
-        assert journal.pending() == ()
 
 
 def test_threads_with_one_intent_make_one_request_and_all_get_the_answer(journal: Journal) -> None:
@@ -206,30 +149,6 @@ def test_an_intent_that_is_too_old_is_indeterminate(journal: Journal) -> None:
         assert len(api.requests) == 1
 
 
-def test_the_key_does_not_follow_a_redirect_to_another_origin(journal: Journal) -> None:
-    with serving() as other, serving(f"redirect 307 {other.url}") as api, client(follow_redirects=True) as http:
-        assert http.post(api.url).status_code == 201
-        assert api.requests[0][1] != other.requests[0][1] != ""
-
-
-def test_an_intent_stays_with_its_url(journal: Journal) -> None:
-    with (
-        serving() as other,
-        serving(f"redirect 307 {other.url}") as api,
-        client(journal, follow_redirects=True) as http,
-    ):
-        with pytest.raises(KeyReused):
-            http.post(api.url, extensions={"semel": journal.intent("pay:42", max_age=HOUR)})
-        assert not other.requests
-
-
-def test_the_error_of_a_redirected_intent_says_what_to_do(journal: Journal) -> None:
-    with serving("redirect 307 /new") as api, client(journal, follow_redirects=True) as http:
-        with pytest.raises(KeyReused, match="the service redirected the first request, so send it to the new address"):
-            http.post(api.url, extensions={"semel": journal.intent("pay:42", max_age=HOUR)})
-        assert len(api.requests) == 1
-
-
 class RefreshedToken(httpx.Auth):
     """Sends the request once more after a 401, as a client does that renews its token."""
 
@@ -242,7 +161,7 @@ class RefreshedToken(httpx.Auth):
 def test_a_request_that_is_sent_anew_after_a_401_keeps_its_key() -> None:
     with serving("drop", "refuse 401") as api, client() as http:
         response = http.post(api.url, auth=RefreshedToken())
-        assert told(response).replayed
+        assert report_of(response).replayed
         assert (len(api.requests), list(api.effects.values())) == (3, [1])
         request = http.build_request("POST", api.url)
         http.send(request)
@@ -276,18 +195,6 @@ def test_an_error_in_the_callers_own_transport_is_not_repeated(journal: Journal)
     assert (len(sent), journal.pending()[0].owner) == (1, "")
 
 
-def test_the_page_that_an_answer_leads_to_is_no_part_of_the_intent(journal: Journal) -> None:
-    with (
-        serving() as other,
-        serving(f"redirect 303 {other.url}") as api,
-        client(journal, follow_redirects=True) as http,
-    ):
-        intent = journal.intent("pay:42", max_age=HOUR)
-        for _ in range(2):
-            assert http.post(api.url, extensions={"semel": intent}).content == b"paid"
-        assert (len(api.requests), [key for _, key, _ in other.requests]) == (1, ["", ""])
-
-
 def test_secrets_are_not_in_the_file(tmp_path: Path) -> None:
     journal = Journal(f"sqlite:///{tmp_path}/journal.db")
     with serving() as api, client(journal, headers={"Authorization": "s3cret", "X-Api-Key": "s3cret"}) as http:
@@ -300,16 +207,6 @@ def test_a_body_that_is_too_large_for_the_journal_is_not_sent(journal: Journal) 
         with pytest.raises(ValueError, match="a journal keeps at most 1048576: upload it first"):
             http.post(api.url, content=b"x" * (BODY_MAX + 1), extensions={"semel": journal.intent("a", max_age=HOUR)})
         assert not api.requests
-
-
-def test_a_key_in_the_body() -> None:
-    with serving("drop") as api:
-        transport = IdempotentTransport(httpx.HTTPTransport(), retry=FAST, dialect=SQUARE)
-        with httpx.Client(transport=transport) as http:
-            report = told(http.post(api.url, json={"amount": 5}))
-        assert [body for _, _, body in api.requests] == 2 * [
-            f'{{"idempotency_key": "{report.key}", "amount": 5}}'.encode()
-        ]
 
 
 def test_what_is_no_intent_is_refused(journal: Journal) -> None:

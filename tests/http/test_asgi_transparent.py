@@ -97,7 +97,8 @@ def test_the_client_of_a_test_sees_the_template_and_its_context(kind: str, tmp_p
         async with protected(kind, tmp_path, Starlette(routes=[Route("/pay", pay, methods=["POST"])])) as front:
             client = TestClient(front)
             headers = {"idempotency-key": "k"}
-            first, again = [await asyncio.to_thread(client.post, "/pay", headers=headers) for _ in range(2)]
+            answers: list[Any] = [await asyncio.to_thread(client.post, "/pay", headers=headers) for _ in range(2)]
+            first, again = answers
             assert (first.text, first.context["amount"], first.template.name) == ("paid 10", 10, "paid.html")
             assert again.text == "paid 10"
             assert not hasattr(again, "template"), "it is no part of the stored answer"
@@ -190,7 +191,8 @@ def test_starlette_s_debug_page_is_never_stored(kind: str, accept: str, tmp_path
         async with protected(kind, tmp_path, Starlette(debug=True, routes=made.routes())) as front:
             client = TestClient(front, raise_server_exceptions=False)
             headers = KEY | {"accept": accept}
-            first, again = [await asyncio.to_thread(client.post, "/pay", headers=headers) for _ in range(2)]
+            answers: list[Any] = [await asyncio.to_thread(client.post, "/pay", headers=headers) for _ in range(2)]
+            first, again = answers
             assert "no such account" in first.text
             assert (again.status_code, again.json()["type"].rpartition("#")[2]) == (409, "result-not-kept")
 
