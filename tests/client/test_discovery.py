@@ -15,7 +15,7 @@ import pytest
 
 from client.protected import protecting
 from semel import Policy
-from semel.client import Journal, Retry
+from semel.client import Journal, Retry, report_of
 from semel.client.discovery import adiscover, discover
 from semel.client.httpx import IdempotentTransport
 from semel.core.dialects import KeyFormat, KeyQuoting
@@ -125,8 +125,8 @@ def test_what_was_discovered_protects(policy: Policy) -> None:
             intent = journal.intent("pay:1", max_age=found.max_age)
             answer = client.post(f"{shop.url}/v1/charges", content=b"amount=5", extensions={"semel": intent})
         assert answer.json()["id"] == "ch_1"
-        assert answer.extensions["semel"].attempts == 3
-        assert answer.extensions["semel"].replayed
+        assert report_of(answer).attempts == 3
+        assert report_of(answer).replayed
         assert shop.effects == {b"amount=5": 1}
 
 
