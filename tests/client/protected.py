@@ -62,15 +62,23 @@ def protecting(policy: Policy, **settings: Any) -> Iterator[ProtectedShop]:
         await protected(scope, receive, lose)
         await Response("bad gateway", status)(scope, receive, send)
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(uvicorn.Config(lossy, log_level="critical"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-        thread.start()
-        until(lambda: server.started, "uvicorn did not start")
-        shop.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    with serving_asgi(lossy) as shop.url:
         try:
             yield shop
         finally:
             shop.may_answer.set()
+
+
+@contextmanager
+def serving_asgi(app: Any) -> Iterator[str]:
+    """Serve an application on a free port; yields its URL."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="critical"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        until(lambda: server.started, "uvicorn did not start")
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
             server.should_exit = True
             thread.join(20)

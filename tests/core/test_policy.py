@@ -34,6 +34,7 @@ DEFAULTS: dict[str, object] = {
     "on_store_error": "closed",
     "quota": None,
     "per_host": False,
+    "errors": "problem",
 }
 
 
@@ -55,6 +56,7 @@ GOOD: list[tuple[str, Any, object]] = [
     ("methods", ["post", "Delete"], {"POST", "DELETE"}),
     ("methods", (), set()),
     ("headers", ["Request-Id"], ("Request-Id",)),
+    ("errors", "stripe", "stripe"),
     ("key_format", "ulid", "ulid"),
     ("key_format", re.compile("k-[0-9]+"), re.compile("k-[0-9]+")),
     ("guarantee", "exactly-once", "exactly-once"),
@@ -118,6 +120,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("release_exceptions", [KeyboardInterrupt], "is not an exception type"),
     ("release_exceptions", [ValueError("x")], "is not an exception type"),
     ("release_invalid", 1, "expected True or False"),
+    ("errors", "xml", "expected 'problem', 'stripe'"),
     ("replay_headers", ["Transfer-Encoding"], "transfer-encoding: hop-by-hop headers belong to one connection"),
     ("body_max", 1.5, "expected a number of bytes, not 1.5"),
     ("body_max", True, "expected a number of bytes, not True"),
@@ -191,7 +194,14 @@ def test_preset_draft07() -> None:
 
 def test_preset_stripe() -> None:
     day = timedelta(hours=24)
-    assert Policy.stripe() == Policy(methods=("POST",), scope="tenant", retention=day, release_invalid=True)
+    assert Policy.stripe() == Policy(
+        methods=("POST",),
+        headers=("Idempotency-Key",),
+        scope="tenant",
+        retention=day,
+        release_invalid=True,
+        errors="stripe",
+    )
     assert not Policy().release_invalid, "by default a failure is an answer, too"
     assert Policy.stripe(required=True).required
 

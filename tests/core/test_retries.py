@@ -3,6 +3,7 @@
 import json
 from datetime import UTC, datetime, timedelta, timezone
 from email.utils import format_datetime
+from typing import get_args
 
 import pytest
 
@@ -20,6 +21,7 @@ from semel.core.dialects import (
     KeyDialect,
 )
 from semel.core.http import PROBLEMS, problem
+from semel.core.policy import ErrorStyle
 from semel.core.retries import (
     ATTEMPTS_MAX,
     NEXT_STEPS,
@@ -86,10 +88,14 @@ def test_the_table_is_whole() -> None:
 
 @pytest.mark.parametrize("base", ["/.well-known/idempotency", "https://api.example/v1/.well-known/idempotency", None])
 @pytest.mark.parametrize("kind", PROBLEMS)
-def test_the_problems_of_our_servers_mean_to_callers_what_the_servers_say(kind: str, base: str | None) -> None:
-    sent = problem(kind, "urn:uuid:x", base=base)
+@pytest.mark.parametrize("errors", get_args(ErrorStyle))
+@pytest.mark.parametrize("dialect", [DRAFT_07, STRIPE], ids=lambda each: each.name)
+def test_the_problems_of_our_servers_mean_to_callers_what_the_servers_say(
+    kind: str, base: str | None, errors: ErrorStyle, dialect: KeyDialect
+) -> None:
+    sent = problem(kind, "urn:uuid:x", base=base, errors=errors)
     headers = tuple((name.decode(), value.decode()) for name, value in sent.headers)
-    received = read_answer(CallAnswer(sent.status, headers, sent.body), DRAFT_07)
+    received = read_answer(CallAnswer(sent.status, headers, sent.body), dialect)
     assert received is OF_PROBLEM[kind]
     assert (NEXT_STEPS[received] is NextStep.REPEAT) == PROBLEMS[kind].retryable
 

@@ -125,3 +125,13 @@ def test_the_format_of_keys_is_shown(format: Any, shown: str | None) -> None:
 def test_a_schema_without_protected_operations_is_left_alone() -> None:
     document: dict[str, Any] = {"paths": {"/p": {"get": {}, "post": {}}}}
     assert describe(document, lambda method, path: None) == {"paths": {"/p": {"get": {}, "post": {}}}}
+
+
+def test_errors_like_stripe_s_have_a_schema_of_their_own() -> None:
+    described = describe({"paths": {"/pay": {"post": {}}}}, lambda *_: Policy.stripe())
+    responses = described["paths"]["/pay"]["post"]["responses"]
+    assert set(responses) == {"400", "409"}, "a reused key is 400, too"
+    for response in responses.values():
+        reference = response["content"]["application/json"]["schema"]["$ref"]
+        assert reference == "#/components/schemas/IdempotencyError"
+    assert set(described["components"]["schemas"]) == {"IdempotencyError"}

@@ -7,7 +7,7 @@ import pytest
 from semel import Policy, RecordUnreadable, StoreUnavailable
 from semel.core import http
 from semel.core.decisions import Expired, InFlight, Mismatch, Undecided, Unknown, Unreadable
-from semel.core.http import PROBLEMS, Response, ending_of, kept_headers, problem, problem_of
+from semel.core.http import PROBLEMS, Response, ending_of, kept_headers, problem, problem_of, status_of
 from semel.core.records import Key, Record, State
 from semel.core.tables import Ending
 
@@ -57,6 +57,32 @@ def test_without_a_document_types_are_names_and_nothing_is_linked() -> None:
     assert json.loads(answer.body)["detail"] == "Wait."
     assert b"link" not in dict(answer.headers)
     assert dict(answer.headers)[b"retry-after"] == b"1"
+
+
+@pytest.mark.parametrize(("kind", "status", "retryable"), TABLE)
+def test_a_problem_as_stripe_says_it(kind: str, status: int, retryable: bool) -> None:
+    answer = problem(kind, "urn:uuid:1-2", retry_after_s=7, errors="stripe")
+    error, headers = json.loads(answer.body)["error"], dict(answer.headers)
+    assert answer.status == status_of(kind, "stripe") == (400 if kind == "key-reused" else status)
+    assert headers[b"content-type"] == b"application/json"
+    assert headers[b"content-length"] == str(len(answer.body)).encode()
+    assert headers[b"cache-control"] == b"no-store"
+    assert headers[b"link"] == f'</.well-known/idempotency#{kind}>; rel="describedby"'.encode()
+    assert headers[b"request-id"] == b"1-2"
+    assert headers[b"stripe-should-retry"] == (b"true" if retryable else b"false")
+    assert headers.get(b"retry-after") == (b"7" if retryable else None)
+    assert error["message"] == f"{PROBLEMS[kind].title}. {PROBLEMS[kind].advice}"
+    match kind:
+        case "key-reused":
+            assert error.keys() == {"type", "message"}
+            assert error["type"] == "idempotency_error"
+        case "in-progress":
+            assert (error["type"], error["code"]) == ("invalid_request_error", "idempotency_key_in_use")
+        case "too-many-keys":
+            assert (error["type"], error["code"]) == ("invalid_request_error", "rate_limit")
+        case _:
+            assert error["type"] == ("api_error" if status >= 500 else "invalid_request_error")
+            assert error["code"] == kind.replace("-", "_")
 
 
 def test_the_problem_of_each_decision() -> None:

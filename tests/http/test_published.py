@@ -45,6 +45,13 @@ def test_the_members() -> None:
     assert {each["type"].partition("#")[0] for each in found["problems"]} == {PATH}
 
 
+def test_the_statuses_are_those_that_are_sent() -> None:
+    for policy, status in ((Policy(), 422), (Policy.stripe(), 400)):
+        found = published(Gate(policy))
+        assert found["errors"] == policy.errors
+        assert [each["status"] for each in found["problems"] if each["type"].endswith("#key-reused")] == [status]
+
+
 def test_rules_show_what_differs_and_nothing_else() -> None:
     strict = Policy(
         required=True, retention=60, key_format=re.compile("[a-z]+"), guarantee="at-least-once", headers=("K",),

@@ -14,6 +14,7 @@ from semel.asgi.transaction import TransactionExecution
 from semel.asgi.types import Message, Receive, Scope, Send, send_response
 from semel.core.fingerprint import RequestParts
 from semel.core.http import Headers
+from semel.core.policy import Policy
 from semel.http.admission import Answered, Keyed
 from semel.http.answers import Answers
 from semel.http.callers import ASGI_ORDER, explain
@@ -39,7 +40,7 @@ async def serve(
     if KEPT in scope:
         receive = unread(scope, receive)
     try:
-        body = await read_body(policy.body_max, headers, receive)
+        body = await read_body(policy, headers, receive)
     except Exception as error:  # nothing was claimed
         await answer_for(front.app, scope, receive, send, error)
         return
@@ -68,9 +69,9 @@ async def serve(
         await AsgiExecution(front, keyed, body, scope, receive, send).outlive_caller(begun)
 
 
-async def read_body(size_max: int, headers: Headers, receive: Receive) -> bytes | Refused | None:
+async def read_body(policy: Policy, headers: Headers, receive: Receive) -> bytes | Refused | None:
     """The whole body, a problem when it is too large, or None when the client left meanwhile."""
-    length = dict(headers).get(b"content-length", b"")
+    length, size_max = dict(headers).get(b"content-length", b""), policy.body_max
     # Cut the text first: Python refuses to read thousands of digits.
     if not length.isdigit() or int(length.lstrip(b"0")[:18] or 0) <= size_max:
         message = await receive()
@@ -80,7 +81,7 @@ async def read_body(size_max: int, headers: Headers, receive: Receive) -> bytes 
             whole = await _read_parts(size_max, message, receive)
         if whole is None or len(whole) <= size_max:
             return whole
-    return too_large_body(size_max)
+    return too_large_body(size_max, policy)
 
 
 async def _read_parts(size_max: int, message: Message, receive: Receive) -> bytes | None:

@@ -12,9 +12,9 @@ import click
 from semel.cli.options import option
 from semel.cli.output import print_json
 from semel.cli.policies import PublishedPolicy, policy_options, read_policy
-from semel.core.policy import Policy
+from semel.core.policy import ErrorStyle, Policy
 from semel.core.rules import Rule, policy_for
-from semel.http.openapi import SCHEMA, describe
+from semel.http.openapi import describe
 
 
 @click.command()
@@ -57,7 +57,7 @@ def _fragment(policy: Policy) -> dict[str, Any]:
         "components": {
             "parameters": {"IdempotencyKey": operation["parameters"][0]},
             "responses": {f"Idempotency{status}": answer for status, answer in operation["responses"].items()},
-            "schemas": {SCHEMA: described["components"]["schemas"][SCHEMA]},
+            "schemas": described["components"]["schemas"],
         }
     }
 
@@ -65,7 +65,11 @@ def _fragment(policy: Policy) -> dict[str, Any]:
 def _policies(found: PublishedPolicy) -> tuple[list[Rule], Policy]:
     """The parts of the policies that a schema shows, back from the document."""
     document = found.document
-    rest = Policy(headers=document["headers"], key_format=_key_format(document["key"]["format"]))
+    rest = Policy(
+        headers=document["headers"],
+        key_format=_key_format(document["key"]["format"]),
+        errors=_errors(document.get("errors")),
+    )
     rules: list[Rule] = []
     for operation in document["operations"]:
         policy = None if operation.get("exempt") else _changed(rest, operation)
@@ -80,8 +84,13 @@ def _changed(rest: Policy, operation: dict[str, Any]) -> Policy:
         required=operation.get("required", False),
         headers=operation.get("headers", rest.headers),
         methods=operation.get("methods", rest.methods),
+        errors=_errors(operation.get("errors", rest.errors)),
         key_format=_key_format(operation["key_format"]) if "key_format" in operation else rest.key_format,
     )
+
+
+def _errors(shown: object) -> ErrorStyle:
+    return "stripe" if shown == "stripe" else "problem"
 
 
 def _key_format(shown: str) -> Any:

@@ -16,7 +16,7 @@ from typing import assert_never
 from msgspec import Struct
 
 from semel.core.decisions import Expired, InFlight, Mismatch, Undecided, Unknown, Unreadable
-from semel.core.policy import NEVER_REPLAYED, Policy
+from semel.core.policy import NEVER_REPLAYED, ErrorStyle, Policy
 from semel.core.tables import Ending
 
 Headers = tuple[tuple[bytes, bytes], ...]
@@ -145,14 +145,40 @@ def describe(kind: str, base: str | None) -> tuple[bytes, bytes]:
     return b"link", f'<{type_of(kind, base)}>; rel="describedby"'.encode()
 
 
+STRIPE_STATUSES = {"key-reused": 400}
+"""Where Stripe's API answers another status."""
+STRIPE_CODES = {
+    "key-reused": {"type": "idempotency_error"},
+    "in-progress": {"type": "invalid_request_error", "code": "idempotency_key_in_use"},
+    "too-many-keys": {"type": "invalid_request_error", "code": "rate_limit"},
+}
+"""What Stripe's libraries tell these problems by. The others have semel's own codes."""
+
+
+def status_of(kind: str, errors: ErrorStyle) -> int:
+    """The status of a problem."""
+    status = PROBLEMS[kind].status
+    return STRIPE_STATUSES.get(kind, status) if errors == "stripe" else status
+
+
 def problem(
-    kind: str, instance: str, *, detail: str = "", base: str | None = WELL_KNOWN, retry_after_s: int = RETRY_AFTER_S
+    kind: str,
+    instance: str,
+    *,
+    detail: str = "",
+    base: str | None = WELL_KNOWN,
+    retry_after_s: int = RETRY_AFTER_S,
+    errors: ErrorStyle = "problem",
 ) -> Response:
     """The answer for a problem of `kind`.
 
     `instance` is a urn:uuid of this occurrence, `base` where the types are explained.
     """
     what = PROBLEMS[kind]
+    after = ((b"retry-after", str(max(1, retry_after_s)).encode()),) if what.retryable else ()
+    if errors == "stripe":
+        response = _stripe_error(kind, instance, detail or what.advice, base)
+        return response.plus(*after)
     document = {
         "type": type_of(kind, base),
         "title": what.title,
@@ -169,9 +195,23 @@ def problem(
     ]
     if base is not None:
         headers.append((b"link", f'<{base}>; rel="describedby"'.encode()))
-    if what.retryable:
-        headers.append((b"retry-after", str(max(1, retry_after_s)).encode()))
-    return Response(what.status, tuple(headers), body)
+    return Response(what.status, (*headers, *after), body)
+
+
+def _stripe_error(kind: str, instance: str, message: str, base: str | None) -> Response:
+    """A problem as Stripe's libraries read it. Its kind is in the link."""
+    what, status = PROBLEMS[kind], status_of(kind, "stripe")
+    own = {"type": "api_error" if status >= 500 else "invalid_request_error", "code": kind.replace("-", "_")}
+    body = json.dumps({"error": {**STRIPE_CODES.get(kind, own), "message": f"{what.title}. {message}"}}).encode()
+    headers = (
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"cache-control", b"no-store"),
+        (b"request-id", instance.removeprefix("urn:uuid:").encode()),
+        (b"stripe-should-retry", b"true" if what.retryable else b"false"),
+        describe(kind, base),
+    )
+    return Response(status, headers, body)
 
 
 def problem_of(decision: Mismatch | InFlight | Unknown | Expired | Unreadable | Undecided) -> str:

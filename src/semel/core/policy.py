@@ -15,6 +15,7 @@ from semel.core.records import DURATION_MS_MAX
 Guarantee = Literal["at-most-once", "at-least-once", "exactly-once"]
 InFlight = Literal["reject", "wait", "accept"]
 KeyFormat = Literal["any", "uuid", "ulid", "strict"]
+ErrorStyle = Literal["problem", "stripe"]
 Duration = timedelta | float
 Chooser = Callable[[RequestParts], "bytes | str"]
 
@@ -58,6 +59,7 @@ class Policy:
     on_store_error: Literal["closed", "open"] = "closed"
     quota: str | None = None
     per_host: bool = False
+    errors: ErrorStyle = "problem"
 
     def __post_init__(self) -> None:
         for name, convert in _CONVERT.items():
@@ -127,12 +129,12 @@ class Policy:
 
     @classmethod
     def stripe(cls, **changes: Any) -> Policy:
-        """The widely known behaviour of Stripe's API: optional, POST, one key for all endpoints, a day.
+        """The behaviour of Stripe's API, version 1: optional, POST, one key for all endpoints, a day.
 
-        A request that fails validation before the endpoint runs is not saved.
+        A request that fails validation before the endpoint runs is not saved. Errors look as Stripe's libraries expect.
         """
         preset: dict[str, Any] = {"methods": ("POST",), "scope": "tenant", "retention": timedelta(hours=24)}
-        preset["release_invalid"] = True
+        preset |= {"headers": ("Idempotency-Key",), "release_invalid": True, "errors": "stripe"}
         return cls(**preset | changes)
 
 
@@ -258,4 +260,5 @@ _CONVERT: dict[str, Callable[[Any], Any]] = {
     "on_store_error": _one_of(Literal["closed", "open"]),
     "quota": _quota,
     "per_host": _flag,
+    "errors": _one_of(ErrorStyle),
 }

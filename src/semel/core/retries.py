@@ -184,8 +184,9 @@ def read_answer(answer: CallAnswer, dialect: KeyDialect) -> AttemptEnd:
     problem = read_problem(answer)
     if problem.kind:
         return OF_PROBLEM[problem.kind]
-    if status == 202 and linked_kind(answer) == "in-progress" and not is_replay(answer, dialect):
-        return AttemptEnd.IN_PROGRESS
+    linked = linked_kind(answer)
+    if linked and (status >= 400 or (status == 202 and not is_replay(answer, dialect))):
+        return OF_PROBLEM[linked]
     if find_header(answer.headers, dialect.rejection_header).lower() == "rejected":
         # OASIS says it by 412: the request was first sent so long ago that the service no longer knows its key.
         return AttemptEnd.FORGOTTEN if status == 412 else AttemptEnd.KEY_REFUSED

@@ -72,7 +72,7 @@ class Middleware(Generic[F]):
         limit = body_limit(admitted.policy)
         body = read_body(request, limit)
         if body is None:
-            return django_response(self._refuse(too_large_body(limit), answers, request, headers))
+            return django_response(self._refuse(too_large_body(limit, admitted.policy), answers, request, headers))
         return unfit_body(request, body) or DjangoExchange(
             self.front, request, admitted, answers, headers, body, in_view=claims_in_view(view)
         )

@@ -25,7 +25,7 @@ from semel.gateway.settings import LogFormat, LogLevel, SettingsInvalid
 DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 DURATIONS = ("retention", "unknown_retention", "lease", "wait")
-NOT_IN_A_FILE = ("release_exceptions", "release_invalid")
+NOT_IN_A_FILE = ("release_exceptions", "release_invalid", "errors")
 POLICY_FIELDS = tuple(field.name for field in fields(Policy) if field.name not in NOT_IN_A_FILE)
 RULE_FIELDS = ("match", "exempt", *POLICY_FIELDS)
 LOG_VALUES = {"format": get_args(LogFormat), "level": get_args(LogLevel)}

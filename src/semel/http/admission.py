@@ -88,7 +88,7 @@ class Keyed:
         self._host = host
         self._gate = gate
         self.policy = policy
-        self.answers = answers
+        self.answers = answers.styled(policy.errors)
         self._claim = claim
         self._allowance = None if policy.quota is None else Allowance(policy, claim.key)
         self.first_claim = claim if policy.quota is None else None

@@ -13,7 +13,7 @@ from semel.codecs.responses import AnswerNotKept
 from semel.core import http
 from semel.core.decisions import Decision, NotStored, Replay, Run, Settlement, Stored, Superseded, Undecided
 from semel.core.http import Response
-from semel.core.policy import Policy
+from semel.core.policy import ErrorStyle, Policy
 from semel.core.records import Result
 from semel.core.tables import Ending
 from semel.errors import NotCommitted, NotExecuted, OutcomeUnknown, RecordUnreadable, Unanswered
@@ -63,14 +63,31 @@ class Ended(Struct, frozen=True, gc=False):
 class Answers:
     """The answers to one request. Their links begin with `root`, the path at which the caller finds the application."""
 
-    __slots__ = ("base", "root")
+    __slots__ = ("_publish", "base", "errors", "root")
 
-    def __init__(self, publish: str | None, root: str = "") -> None:
+    def __init__(self, publish: str | None, root: str = "", errors: ErrorStyle = "problem") -> None:
+        self._publish = publish
+        self.errors: ErrorStyle = errors
         self.root = quote(root.rstrip("/"), PATH_SAFE) if root else ""
         self.base = None if publish is None else f"{self.root}{publish}"
 
+    def styled(self, errors: ErrorStyle) -> Answers:
+        """The answers with errors of this style."""
+        if errors == self.errors:
+            return self
+        made = Answers(self._publish, errors=errors)
+        made.root, made.base = self.root, self.base
+        return made
+
     def problem(self, kind: str, detail: str = "", *, retry_after_s: int = http.RETRY_AFTER_S) -> Response:
-        return http.problem(kind, uuid.uuid4().urn, detail=detail, base=self.base, retry_after_s=retry_after_s)
+        return http.problem(
+            kind,
+            uuid.uuid4().urn,
+            detail=detail,
+            base=self.base,
+            retry_after_s=retry_after_s,
+            errors=self.errors,
+        )
 
     # What the work answered
 

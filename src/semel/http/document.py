@@ -12,7 +12,7 @@ from html import escape
 from typing import Any
 
 from semel.core.fingerprint import Fingerprint
-from semel.core.http import PROBLEMS, Response
+from semel.core.http import PROBLEMS, Response, status_of
 from semel.core.policy import Policy
 from semel.core.records import NAME_MAX
 from semel.http.gate import Gate
@@ -59,7 +59,7 @@ def document(gate: Gate, root: str = "", marks: Iterable[Marked] = ()) -> dict[s
         "problems": [
             {
                 "type": f"{gate.answers(root).base}#{name}",
-                "status": kind.status,
+                "status": status_of(name, policy.errors),
                 "title": kind.title,
                 "retryable": kind.retryable,
                 "advice": kind.advice,
@@ -106,6 +106,7 @@ SHOWN: dict[str, tuple[str, Callable[[Policy], Any]]] = {
     "body_max": ("body_max", lambda policy: policy.body_max),
     "result_max": ("result_max", lambda policy: policy.result_max),
     "quota": ("quota", lambda policy: policy.quota),
+    "errors": ("errors", lambda policy: policy.errors),
 }
 """What the document shows of every policy, by the field that it comes from."""
 ALSO_DIFFERS: dict[str, tuple[str, Callable[[Policy], Any]]] = {

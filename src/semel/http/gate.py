@@ -23,7 +23,7 @@ from semel.core.fingerprint import URL_SAFE, Fingerprint, RequestParts, digest, 
 from semel.core.hosts import host_of
 from semel.core.http import Headers, Response
 from semel.core.keys import KeyMalformed, read_key
-from semel.core.policy import Policy
+from semel.core.policy import ErrorStyle, Policy
 from semel.core.protocol import claim_for
 from semel.core.records import SCOPE_MAX, TENANT_MAX, Key, plain_text
 from semel.core.rules import Rule, every_policy, policy_for
@@ -51,10 +51,11 @@ class Refused(Struct, frozen=True):
 
     kind: str
     detail: str
+    errors: ErrorStyle
 
 
-def too_large_body(size_max: int) -> Refused:
-    return Refused("body-too-large", f"The limit is {size_max} bytes.")
+def too_large_body(size_max: int, policy: Policy) -> Refused:
+    return Refused("body-too-large", f"The limit is {size_max} bytes.", policy.errors)
 
 
 class Gate:
@@ -77,7 +78,7 @@ class Gate:
         self.publish = publish
         self.published_at = publish or http.WELL_KNOWN
         self.secret = checked_secret(secret)
-        self.rootless = Answers(publish)
+        self.rootless = Answers(publish, errors=policy.errors)
         self.monitors = Monitors(self.published_at, self.secret, in_transactions=in_transactions)
         self._checked: dict[int, Policy] = {}
         every = every_policy(self.rules, policy)
@@ -129,16 +130,16 @@ class Gate:
         try:
             name = read_key(headers, policy)
         except KeyMalformed as error:
-            return Refused("key-malformed", f"{error}.")
+            return Refused("key-malformed", f"{error}.", policy.errors)
         if name is None:
             if policy.required:
-                return Refused("key-missing", f"Send the header {next(iter(policy.headers))}.")
+                return Refused("key-missing", f"Send the header {next(iter(policy.headers))}.", policy.errors)
             return None
         return Admitted(policy, name)
 
     def answers(self, root: str = "") -> Answers:
         """The answers for a caller that finds the application below `root`."""
-        return Answers(self.publish, root) if root else self.rootless
+        return Answers(self.publish, root, self.policy.errors) if root else self.rootless
 
     def refuse(self, refused: Refused, answers: Answers, method: str, path: str, headers: Headers) -> Response:
         """The answer to a request that is refused before its key is claimed. Reports the refusal as an event."""
@@ -146,7 +147,7 @@ class Gate:
         given = dict(headers)
         label = _label(given.get(TRACEPARENT), given.get(REQUEST_ID, b""))
         self._on_event(Event(EventKind.REFUSED, key, detail=refused.kind, asker=f".{label}"))
-        return answers.problem(refused.kind, refused.detail)
+        return answers.styled(refused.errors).problem(refused.kind, refused.detail)
 
     def monitor(self, monitored: Monitored, tenant: str | None, root: str = "") -> Plan[Response | None]:
         """How an accepted operation ended, for its own tenant; None for other tenants."""

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from semel.core.http import PROBLEMS
+from semel.core.http import PROBLEMS, status_of
 from semel.core.keys import FORMATS
 from semel.core.policy import Policy
 from semel.core.records import NAME_MAX
@@ -19,6 +19,8 @@ PARAMETER_EXAMPLES = ("x", "0", "00000000-0000-0000-0000-000000000000")
 METHODS = ("put", "post", "delete", "patch")
 SCHEMA = "IdempotencyProblem"
 MEDIA = "application/problem+json"
+STRIPE_SCHEMA = "IdempotencyError"
+STRIPE_MEDIA = "application/json"
 SHOWN = ("key-missing", "key-malformed", "in-progress", "outcome-unknown", "key-reused")
 PolicyOf = Callable[[str, str], "Policy | None"]
 """The policy of an operation, by its method and the path as the schema writes it; None where nothing is protected."""
@@ -26,16 +28,20 @@ PolicyOf = Callable[[str, str], "Policy | None"]
 
 def describe(document: dict[str, Any], policy_of: PolicyOf) -> dict[str, Any]:
     """Add the key and the problems to `document`, and return it. Doing it twice changes nothing."""
-    protected = False
+    styles: set[str] = set()
     for path, operations in document.get("paths", {}).items():
         for method in METHODS:
             policy = policy_of(method.upper(), path) if method in operations else None
             if policy is not None:
-                protected = True
+                styles.add(policy.errors)
                 _add_header(operations[method], policy)
                 _add_problems(operations[method], policy)
-    if protected:
-        document.setdefault("components", {}).setdefault("schemas", {}).setdefault(SCHEMA, _problem_schema())
+    if styles:
+        schemas = document.setdefault("components", {}).setdefault("schemas", {})
+        if "problem" in styles:
+            schemas.setdefault(SCHEMA, _problem_schema())
+        if "stripe" in styles:
+            schemas.setdefault(STRIPE_SCHEMA, _error_schema())
     return document
 
 
@@ -68,11 +74,12 @@ def _add_problems(operation: dict[str, Any], policy: Policy) -> None:
     for kind in SHOWN:
         if kind == "key-missing" and not policy.required:
             continue
-        status, title = PROBLEMS[kind].status, PROBLEMS[kind].title
+        status, title = status_of(kind, policy.errors), PROBLEMS[kind].title
         response = responses.setdefault(status if status in responses else str(status), {"description": ""})
         if title not in response["description"]:
             response["description"] = f"{response['description']}; {title}".removeprefix("; ")
-        response.setdefault("content", {}).setdefault(MEDIA, {"schema": {"$ref": f"#/components/schemas/{SCHEMA}"}})
+        media, schema = (STRIPE_MEDIA, STRIPE_SCHEMA) if policy.errors == "stripe" else (MEDIA, SCHEMA)
+        response.setdefault("content", {}).setdefault(media, {"schema": {"$ref": f"#/components/schemas/{schema}"}})
 
 
 def _problem_schema() -> dict[str, Any]:
@@ -83,4 +90,15 @@ def _problem_schema() -> dict[str, Any]:
         "description": "A problem document (RFC 9457).",
         "required": ["type", "title", "status", "detail", "instance", "retryable"],
         "properties": {**links, **texts, "status": {"type": "integer"}, "retryable": {"type": "boolean"}},
+    }
+
+
+def _error_schema() -> dict[str, Any]:
+    texts = {name: {"type": "string"} for name in ("type", "code", "message")}
+    error = {"type": "object", "required": ["type", "message"], "properties": texts}
+    return {
+        "type": "object",
+        "description": "An error as Stripe's libraries read it.",
+        "required": ["error"],
+        "properties": {"error": error},
     }

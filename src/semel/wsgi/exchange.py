@@ -101,7 +101,8 @@ class WsgiExchange:
         body = b"" if too_large else read(self.environ["wsgi.input"], size_max + 1 if length is None else length)
         if too_large or len(body) > size_max:
             method, path = self.environ["REQUEST_METHOD"], raw_path_of(self.environ)
-            return self.front.gate.refuse(too_large_body(size_max), self.answers, method, path, self.headers)
+            refused = too_large_body(size_max, self.policy)
+            return self.front.gate.refuse(refused, self.answers, method, path, self.headers)
         if length is not None and len(body) < length:
             logger.warning(
                 "the body of %s %s ended after %d of %d bytes: the client left, or wsgi.input was read before us",
