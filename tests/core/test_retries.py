@@ -159,6 +159,8 @@ def test_a_conflict_that_is_not_retryable_is_an_answer() -> None:
         (200, AttemptEnd.ANSWERED),
         (409, AttemptEnd.ANSWERED),
         (500, AttemptEnd.STORED_FAILURE),
+        (502, AttemptEnd.STORED_FAILURE),
+        (504, AttemptEnd.STORED_FAILURE),
         (503, AttemptEnd.LATER),
         (401, AttemptEnd.UNAUTHORIZED),
     ],

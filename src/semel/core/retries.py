@@ -198,7 +198,7 @@ def read_answer(answer: CallAnswer, dialect: KeyDialect) -> AttemptEnd:
     is_busy = status in dialect.busy or has_code(answer, dialect.busy_codes)
     if asked == "false" and (status >= 500 or OF_STATUS.get(status) is AttemptEnd.LATER or is_busy):
         return AttemptEnd.DO_NOT_REPEAT
-    if is_replay(answer, dialect) and status not in OF_STATUS:
+    if is_replay(answer, dialect) and OF_STATUS.get(status) in (None, AttemptEnd.GATEWAY):
         return AttemptEnd.ANSWERED if status < 500 else AttemptEnd.STORED_FAILURE
     if status in dialect.reused or has_code(answer, dialect.reused_codes):
         return AttemptEnd.KEY_REFUSED
