@@ -412,6 +412,27 @@ def test_a_sender_that_was_overtaken_asks_the_journal_again(when: str) -> None:
     assert again.attempts == 2
 
 
+def test_an_intent_that_was_forgotten_while_it_was_sent_begins_anew_with_the_same_key() -> None:
+    theirs = replace(ENTRY, key="theirs")
+    keyed = (("Idempotency-Key", '"theirs"'),)
+    result = play(
+        run_call(OutgoingCall(POST, intent=INTENT), SETTINGS),
+        *OWNER,
+        opened(IntentGranted(theirs)),
+        sent(1, LOST, RENEW, headers=keyed),
+        *allowed(10),
+        reported(1, AttemptEnd.LOST, 10),
+        *OVERTAKEN["while it was sent"],
+        (LeaveIntent(PAY, "me", AttemptEnd.LOST.value), False),
+        opened(IntentGranted(theirs), "theirs"),
+        sent(2, CREATED, RENEW, headers=keyed),
+        reported(2, AttemptEnd.ANSWERED),
+        (CloseIntent(PAY, "theirs", KeptAnswer.of(201, CREATED.headers, b"paid")), True),
+    )
+    assert isinstance(result, CallAnswered)
+    assert result.key == "theirs"
+
+
 def test_nothing_is_sent_if_the_journal_fails_first() -> None:
     with pytest.raises(StoreUnavailable):
         play(run_call(OutgoingCall(POST, intent=INTENT), SETTINGS), *OWNER, opened(AWAY))
@@ -423,6 +444,26 @@ def test_a_journal_that_fails_later_ends_the_repeats(step: int) -> None:
     steps[-1] = (steps[-1][0], AWAY)
     result = play(run_call(OutgoingCall(POST, intent=INTENT), SETTINGS), *LOST_ONCE, *steps)
     assert result == CallUnanswered(LOST, "k1", 1)
+
+
+@pytest.mark.parametrize("reply", [LOST, BUSY])
+def test_a_journal_that_fails_when_it_is_asked_again_ends_the_repeats(reply: CallAnswer | SendFailure) -> None:
+    end = reply.end if isinstance(reply, SendFailure) else AttemptEnd.LATER
+    result = play(
+        run_call(OutgoingCall(POST, intent=INTENT), SETTINGS),
+        *OWNER,
+        opened(IntentGranted(ENTRY)),
+        sent(1, reply, RENEW),
+        *allowed(10),
+        reported(1, end, 10),
+        *OVERTAKEN["while it was sent"],
+        (LeaveIntent(PAY, "me", end.value), False),
+        opened(AWAY),
+    )
+    if isinstance(reply, SendFailure):
+        assert result == CallUnanswered(reply, "k1", 1)
+    else:
+        assert result == CallAnswered(reply, end, AnswerOrigin.FRESH, "k1", 1, str(AWAY))
 
 
 def test_an_answer_is_returned_even_if_the_journal_cannot_keep_it() -> None:

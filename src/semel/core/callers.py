@@ -191,9 +191,10 @@ CallResult = CallAnswered | CallUnanswered | CallRefused
 
 
 class IntentOvertaken(Struct, frozen=True):
-    """Another sender holds the intent now, or it has become too old."""
+    """Another sender holds the intent now, or it has become too old, or it was forgotten."""
 
-    attempts: int
+    result: CallAnswered | CallUnanswered
+    """Of the last attempt."""
 
 
 class _Sender(Struct, frozen=True):
@@ -238,12 +239,18 @@ def _run_intent(call: OutgoingCall, intent: IntentOf, settings: CallerSettings, 
     """Become the sender of an intent, or wait for another sender's answer."""
     owner = yield from do(NewOwner())
     proposed = call.key or (yield from do(NewKey(settings.dialect.format, intent.id.name)))
+    last: CallAnswered | CallUnanswered | None = None
     attempts = 0
     digest = call.request.digest
     while True:
-        reply = yield from do(
-            OpenIntent(intent.id, call.request, proposed, owner, settings.lease_ms, intent.max_age_ms)
-        )
+        try:
+            reply = yield from do(
+                OpenIntent(intent.id, call.request, proposed, owner, settings.lease_ms, intent.max_age_ms)
+            )
+        except StoreError as error:
+            if last is None:
+                raise
+            return _unkept(last, str(error))
         entry = reply.entry
         if call.key and call.key != entry.key and not isinstance(reply, IntentDrifted):
             if isinstance(reply, IntentGranted):
@@ -255,7 +262,8 @@ def _run_intent(call: OutgoingCall, intent: IntentOf, settings: CallerSettings, 
                 result = yield from _send(sender, attempts)
                 if not isinstance(result, IntentOvertaken):
                     return result
-                attempts = result.attempts
+                last, attempts = result.result, result.result.attempts
+                proposed = entry.key  # if people have forgotten the intent meanwhile, it begins anew with this key
             case IntentHeld(_, now_ms):
                 left_ms = began_ms + settings.backoff.deadline_ms - (yield from do(ReadClock()))
                 if left_ms <= 0:
@@ -298,11 +306,11 @@ def _send(sender: _Sender, attempts: int) -> Plan[CallResult | IntentOvertaken]:
         try:
             is_held = yield from _pause_holding(sender, pause_ms)
         except StoreError as error:
-            return _result(sender, reply, end, attempts, str(error))
+            return _unkept(_result(sender, reply, end, attempts), str(error))
         if not is_held:
             # Either another sender has it, or it has become too old while we held it: opening it anew tells which.
             yield from _leave(sender.intent, sender.owner, end.value)
-            return IntentOvertaken(attempts)
+            return IntentOvertaken(_result(sender, reply, end, attempts))
 
 
 def _pause_holding(sender: _Sender, pause_ms: int) -> Plan[bool]:
@@ -336,26 +344,31 @@ def _end(
     sender: _Sender, reply: CallAnswer | SendFailure, end: AttemptEnd, step: NextStep, attempts: int
 ) -> Plan[CallResult]:
     """Close the intent, or leave it open, and return what there is."""
-    unkept = ""
+    result = _result(sender, reply, end, attempts)
     if sender.owner and step is NextStep.CLOSE and isinstance(reply, CallAnswer):
         kept = KeptAnswer.of(reply.status, reply.headers, reply.body)
         try:
             yield from do(CloseIntent(sender.intent, sender.key, kept))
         except StoreError as error:
-            unkept = str(error)
+            return _unkept(result, str(error))
     elif sender.owner:
         yield from _leave(sender.intent, sender.owner, _reason(reply, end), in_doubt=step is NextStep.DOUBT)
-    return _result(sender, reply, end, attempts, unkept)
+    return result
 
 
 def _result(
-    sender: _Sender, reply: CallAnswer | SendFailure, end: AttemptEnd, attempts: int, unkept: str
-) -> CallResult:
+    sender: _Sender, reply: CallAnswer | SendFailure, end: AttemptEnd, attempts: int
+) -> CallAnswered | CallUnanswered:
     if isinstance(reply, SendFailure):
         return CallUnanswered(reply, sender.key, attempts)
     replayed = is_replay(reply, sender.settings.dialect)
     origin = AnswerOrigin.REPLAYED if replayed else AnswerOrigin.FRESH
-    return CallAnswered(reply, end, origin, sender.key, attempts, unkept)
+    return CallAnswered(reply, end, origin, sender.key, attempts)
+
+
+def _unkept(result: CallAnswered | CallUnanswered, error: str) -> CallResult:
+    """What there is, with the reason why the journal does not have it."""
+    return replace(result, unkept=error) if isinstance(result, CallAnswered) else result
 
 
 def _leave(intent: IntentId, owner: str, error: str, *, in_doubt: bool = False) -> Plan[None]:
