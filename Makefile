@@ -108,7 +108,7 @@ orders: $(READY) ## the example in examples/orders: a shop, a relay and shipping
 	@$(BIN)/python examples/orders/run.py $(ARGS)
 
 .PHONY: sim sim-long spin
-sim: $(READY) ## deterministic simulation: 5 000 histories of leases, of exactly-once and of messages (SEMEL_SEED=n tells one of them)
+sim: $(READY) ## deterministic simulation: 5 000 histories of leases, of exactly-once, of messages and of callers (SEMEL_SEED=n tells one of them)
 	@PYTHONPATH=tests $(BIN)/python -m simulation $(ARGS)
 
 sim-long: $(READY) ## a million histories of each on all cores; the reports are build/simulation*.json

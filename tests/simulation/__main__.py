@@ -29,16 +29,21 @@ REPORTS = {
     "leases": BUILD / "simulation.json",
     "exactly-once": BUILD / "simulation-exactly-once.json",
     "messages": BUILD / "simulation-messages.json",
+    "callers": BUILD / "simulation-callers.json",
 }
 TOLD = (
     "operations",
     "callers",
     "messages",
     "addings",
+    "intents",
+    "asks",
     "process_faults",
     "message_faults",
     "store_faults",
     "lease_faults",
+    "way_faults",
+    "operator_faults",
 )
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mutants.fault import Fault
+from simulation.calls.faults import FAULTS as CALL_FAULTS
 from simulation.faults import FAULTS
 from simulation.messages.faults import FAULTS as MESSAGE_FAULTS
 from simulation.seeding import seed
@@ -25,12 +26,18 @@ from simulation.transactions.faults import FAULTS as TRANSACTION_FAULTS
 if TYPE_CHECKING:
     from simulation.profiles import Profile
 
-SEEDED: dict[str, list[Fault]] = {"leases": FAULTS, "exactly-once": TRANSACTION_FAULTS, "messages": MESSAGE_FAULTS}
+SEEDED: dict[str, list[Fault]] = {
+    "leases": FAULTS,
+    "exactly-once": TRANSACTION_FAULTS,
+    "messages": MESSAGE_FAULTS,
+    "callers": CALL_FAULTS,
+}
 """The faults of each simulation, by its name. Nothing of semel is imported before one of them is seeded."""
 FOUND = {
     "leases": Path(__file__).with_name("found.json"),
     "exactly-once": Path(__file__).with_name("transactions") / "found.json",
     "messages": Path(__file__).with_name("messages") / "found.json",
+    "callers": Path(__file__).with_name("calls") / "found.json",
 }
 SEEDS = 6_000
 """How many histories a fault may take before it counts as not noticed."""

@@ -8,15 +8,17 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from semel.core import model, protocol
+from simulation.calls.scenario import FAULTS as ON_THE_WAY_OF_CALLS
 from simulation.control import COUNTED, SEEDED, load
 from simulation.corpus import load as load_corpus
 from simulation.messages.scenario import FAULTS as ON_THE_WAY
-from simulation.profiles import EXACTLY_ONCE, LEASES, MESSAGES, PROFILES, Profile
+from simulation.profiles import CALLERS, EXACTLY_ONCE, LEASES, MESSAGES, PROFILES, Profile
 from simulation.scenario import MESSAGE_FAULTS
 from simulation.transactions.scenario import SENT, STATEMENT_FAULTS
 from spin.check import FAULTS as MODEL_FAULTS
@@ -63,8 +65,8 @@ def corpus() -> str:
     return f"The corpora have {', '.join(counts)} and {last} histories."
 
 
-def ways() -> str:
-    return "\n".join(f"- {where}: {listed(kinds)}" for where, kinds in ON_THE_WAY.items())
+def ways(faults: Mapping[Any, Iterable[str]]) -> str:
+    return "\n".join(f"- {where}: {listed(kinds)}" for where, kinds in faults.items())
 
 
 def model_faults() -> str:
@@ -100,10 +102,14 @@ PARTS: dict[str, Callable[[], str]] = {
     "transaction-invariants": partial(invariants, EXACTLY_ONCE),
     "transaction-reached": partial(reached, EXACTLY_ONCE),
     "transaction-control": partial(control, EXACTLY_ONCE),
-    "message-ways": ways,
+    "message-ways": partial(ways, ON_THE_WAY),
     "message-invariants": partial(invariants, MESSAGES),
     "message-reached": partial(reached, MESSAGES),
     "message-control": partial(control, MESSAGES),
+    "caller-ways": partial(ways, ON_THE_WAY_OF_CALLS),
+    "caller-invariants": partial(invariants, CALLERS),
+    "caller-reached": partial(reached, CALLERS),
+    "caller-control": partial(control, CALLERS),
     "corpus": corpus,
     "model-faults": model_faults,
     "side-by-side": side_by_side,

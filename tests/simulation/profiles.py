@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from simulation import invariants, scenario, world
+from simulation.calls import invariants as call_invariants
+from simulation.calls import scenario as call_scenario
+from simulation.calls import world as call_world
 from simulation.history import History
 from simulation.messages import invariants as message_invariants
 from simulation.messages import scenario as message_scenario
@@ -27,6 +30,8 @@ class Profile:
     invariants: dict[str, tuple[str, str]]
     must_reach: frozenset[str]
     corpus: Path
+    part: int = 2_600
+    """How many histories the tests run at a time; every event must be reached in them."""
 
 
 LEASES = Profile(
@@ -56,4 +61,14 @@ MESSAGES = Profile(
     message_invariants.MUST_REACH,
     Path(__file__).with_name("messages") / "corpus.jsonl",
 )
-PROFILES = {profile.name: profile for profile in (LEASES, EXACTLY_ONCE, MESSAGES)}
+CALLERS = Profile(
+    "callers",
+    call_scenario.draw,
+    call_world.run,
+    call_scenario.CallScenario,
+    call_invariants.INVARIANTS,
+    call_invariants.MUST_REACH,
+    Path(__file__).with_name("calls") / "corpus.jsonl",
+    part=600,
+)
+PROFILES = {profile.name: profile for profile in (LEASES, EXACTLY_ONCE, MESSAGES, CALLERS)}

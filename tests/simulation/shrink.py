@@ -35,7 +35,16 @@ def _smaller(scenario: Any) -> Iterator[Any]:
             fewer = replace(caller, tries=caller.tries[:number] + caller.tries[number + 1 :])
             if fewer.tries:
                 yield replace(scenario, callers=(*scenario.callers[:index], fewer, *scenario.callers[index + 1 :]))
-    for name in ("process_faults", "message_faults", "store_faults", "lease_faults", "addings"):
+    for name in (
+        "process_faults",
+        "message_faults",
+        "store_faults",
+        "lease_faults",
+        "way_faults",
+        "operator_faults",
+        "addings",
+        "asks",
+    ):
         faults = getattr(scenario, name, ())
         for index in range(len(faults)):
             yield replace(scenario, **{name: faults[:index] + faults[index + 1 :]})

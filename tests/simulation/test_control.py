@@ -18,7 +18,7 @@ def test_a_fault_is_noticed(of: str, name: str) -> None:
     assert set(found.violated) <= set(PROFILES[of].invariants)
 
 
-@pytest.mark.parametrize(("of", "count"), [("leases", 25), ("exactly-once", 10), ("messages", 20)])
+@pytest.mark.parametrize(("of", "count"), [("leases", 25), ("exactly-once", 10), ("messages", 20), ("callers", 25)])
 def test_the_docs_know_every_fault(of: str, count: int) -> None:
     assert len(SEEDED[of]) >= count
     names = [fault.breaks for fault in SEEDED[of]]

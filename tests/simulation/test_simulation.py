@@ -11,28 +11,28 @@ from pathlib import Path
 import pytest
 
 from simulation import corpus
-from simulation.profiles import EXACTLY_ONCE, MESSAGES, PROFILES, Profile
+from simulation.profiles import CALLERS, EXACTLY_ONCE, MESSAGES, PROFILES, Profile
 from simulation.runs import run_scenarios
 from simulation.scenario import Scenario, draw
 from simulation.shrink import shrink
 from simulation.world import run
 
 TESTS = Path(__file__).parents[1]
-PART = 2_600
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("of", PROFILES)
-@pytest.mark.parametrize("first", [0, PART])
-def test_every_history_keeps_every_promise(of: str, first: int) -> None:
+@pytest.mark.parametrize("nth", [0, 1])
+def test_every_history_keeps_every_promise(of: str, nth: int) -> None:
     """In a process of its own, as `make sim` runs them: nobody measures, and little else is in memory."""
-    options = ["--only", of, "--check", "--processes", "1", "--first", str(first), "--count", str(PART)]
+    part = PROFILES[of].part
+    options = ["--only", of, "--check", "--processes", "1", "--first", str(nth * part), "--count", str(part)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("COV", "SEMEL_SEED"))}
     done = subprocess.run(
         [sys.executable, "-m", "simulation", *options], cwd=TESTS, env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout[-4_000:] + done.stderr[-4_000:]
-    assert f"{PART} histories" in done.stdout
+    assert f"{part} histories" in done.stdout
 
 
 def test_there_is_enough_to_violate_and_to_reach() -> None:
@@ -87,6 +87,20 @@ def test_a_history_with_transactions_is_told_statement_by_statement() -> None:
     trace = "\n".join(EXACTLY_ONCE.run(EXACTLY_ONCE.draw(0), trace=True).trace or ())
     for said in ("r0 to p", "BEGIN", "claim ->", "ENTERS", "write ->", "complete ->", "COMMITTED", "is answered"):
         assert said in trace
+
+
+def test_a_history_of_callers_is_told_from_the_intent_to_the_answer() -> None:
+    trace = "\n".join(CALLERS.run(CALLERS.draw(0), trace=True).trace or ())
+    for said in ("asks for op0", "OpenIntent", "sends", "arrives at p", "ENTERS", "EFFECT of op0", "ends with"):
+        assert said in trace
+
+
+def test_without_a_journal_some_operations_take_effect_twice() -> None:
+    """A program asks for one operation, and asks again when it died: under the key of the journal, or a new one."""
+    histories = [replace(each, asks=each.asks[:1]) for each in map(CALLERS.draw, range(300)) if each.promised]
+    bare = [replace(each, settings=replace(each.settings, journal=False)) for each in histories]
+    assert sum(CALLERS.run(each).oracle.doubled for each in histories) == 0
+    assert sum(CALLERS.run(each).oracle.doubled for each in bare) >= 5
 
 
 def test_a_history_of_messages_is_told_from_the_outbox_to_the_effect() -> None:
