@@ -61,7 +61,7 @@ class TestBadUrl:
     def test_an_unknown_scheme_that_is_nothing_like_it_gets_the_list(self) -> None:
         complaint = complaint_about("http://localhost")
         assert complaint.startswith("no store for http://; there are ")
-        assert "memory://, postgres://, postgresql://, redis://, " in complaint
+        assert "mariadb://, memory://, mysql://, postgres://, postgresql://, redis://, " in complaint
 
     def test_an_unknown_option(self) -> None:
         assert complaint_about("memory://?size=5") == "memory://: unknown option 'size'; it takes none"
@@ -166,6 +166,8 @@ class TestMissingExtra:
             ("redis", "redis"),
             ("rediss", "redis"),
             ("valkey", "redis"),
+            ("mariadb", "mariadb"),
+            ("mysql", "mariadb"),
         ],
     )
     def test_is_named_with_the_command_that_installs_it(

@@ -6,10 +6,8 @@ from contextlib import closing
 import pymysql
 import pytest
 
-from semel import Key
+from semel import Key, open_async_store, open_store
 from semel.store import AsyncStore, Clock, Store
-from semel.stores.mariadb.open import open_async_store, open_store
-from semel.stores.url import StoreUrl
 from semel.testing import AsyncStoreContract, StoreContract
 from servers.mariadb import arguments
 
@@ -36,9 +34,9 @@ class OnMariadb:
 
 class TestMariadbStore(OnMariadb, StoreContract):
     def open(self, clock: Clock | None) -> Store:
-        return open_store(StoreUrl.parse(self.url), clock)
+        return open_store(self.url, clock=clock)
 
 
 class TestAsyncMariadbStore(OnMariadb, AsyncStoreContract):
     def open(self, clock: Clock | None) -> AsyncStore:
-        return open_async_store(StoreUrl.parse(self.url), clock)
+        return open_async_store(self.url, clock=clock)

@@ -1,4 +1,4 @@
-"""PyMySQL, to MariaDB. There is no store, so it runs what `semel.database` asks for and no claims."""
+"""PyMySQL, to MariaDB. It runs what `semel.database` asks for, and no claims."""
 
 from __future__ import annotations
 

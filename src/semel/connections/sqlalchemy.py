@@ -1,6 +1,6 @@
 """SQLAlchemy 2: connections and sessions, sync and async, on PostgreSQL (psycopg, asyncpg), SQLite and MariaDB.
 
-There is no store on MariaDB, so it runs what `semel.database` asks for and no claims there. The async kinds run the
+On MariaDB it runs what `semel.database` asks for, and no claims. The async kinds run the
 same code: SQLAlchemy's own greenlets do that for us.
 """
 

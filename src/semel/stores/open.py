@@ -26,6 +26,8 @@ BUILT_IN: dict[str, tuple[str, str]] = {  # scheme: (module, extra)
     "rediss": ("semel.stores.redis.open", "redis"),
     "valkey": ("semel.stores.redis.open", "redis"),
     "valkeys": ("semel.stores.redis.open", "redis"),
+    "mariadb": ("semel.stores.mariadb.open", "mariadb"),
+    "mysql": ("semel.stores.mariadb.open", "mariadb"),
     "django": ("semel.stores.django.open", "django"),
 }
 

@@ -22,8 +22,7 @@ MIGRATIONS = (
         1,
         "records",
         (
-            # Bytes decide: every collation of a text column calls some different texts equal, be it only for blanks at
-            # their end. Sizes are those of the longest texts in UTF-8.
+            # Bytes decide: most collations call some different texts equal, be it only for blanks at their end.
             f"""CREATE TABLE IF NOT EXISTS semel_records (
     digest BINARY(15) NOT NULL PRIMARY KEY,
     created_ms BIGINT NOT NULL,
@@ -32,12 +31,12 @@ MIGRATIONS = (
     refuse_ms BIGINT NOT NULL DEFAULT 0,
     attempt BIGINT NOT NULL,
     state TINYINT NOT NULL,
-    tenant VARBINARY(1020) NOT NULL,
-    scope VARBINARY(4096) NOT NULL,
-    name VARBINARY(1020) NOT NULL,
-    fingerprint VARBINARY(1020) NOT NULL,
-    owner VARBINARY(256) NOT NULL,
-    format VARBINARY(256),
+    tenant VARBINARY(255) NOT NULL,
+    scope VARBINARY(1024) NOT NULL,
+    name VARBINARY(255) NOT NULL,
+    fingerprint VARBINARY(255) NOT NULL,
+    owner VARBINARY(64) NOT NULL,
+    format VARBINARY(64),
     payload LONGBLOB,
     KEY semel_records_expires (expires_ms),
     KEY semel_records_state (state, created_ms)

@@ -8,9 +8,10 @@ from typing import TypeVar
 from semel.core.effects import Doubts, Effect
 from semel.core.records import Key
 from semel.runtime.local import PerProcess
-from semel.store import Clock, Counts, Filter, Migration, Page
+from semel.store import Clock, Counts, Filter, Finding, Migration, Page
 from semel.stores.faces import Face
 from semel.stores.mariadb import operate, schema, scripts
+from semel.stores.mariadb.doctor import examine
 from semel.stores.mariadb.doubts import doubts
 from semel.stores.mariadb.driver import MariadbLink
 from semel.stores.mariadb.settings import MariadbSettings
@@ -55,6 +56,9 @@ class MariadbStore(Face):
 
     def migrate(self) -> Sequence[int]:
         return self._connections.get().run_alone(schema.migrate(self._settings))
+
+    def examine(self) -> Sequence[Finding]:
+        return self._connections.get().with_link(lambda run: list(examine(self._settings, run)))
 
     def close(self) -> None:
         connections = self._connections.take()
