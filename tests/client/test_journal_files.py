@@ -123,13 +123,30 @@ def test_every_commit_is_synced(path: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert opened[0].execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
+def test_no_other_process_writes_between_the_look_at_an_intent_and_its_grant(path: str) -> None:
+    SqliteJournal(path, wall_clock).close()
+    other = sqlite3.connect(path, timeout=0, isolation_level=None)
+
+    def clock() -> int:  # it is read inside of the transaction
+        with pytest.raises(sqlite3.OperationalError, match="database is locked"):
+            other.execute("BEGIN IMMEDIATE")
+        return 0
+
+    assert isinstance(open_intent(SqliteJournal(path, clock), "pay:42", "k1"), IntentGranted)
+    other.close()
+
+
 def test_two_processes_and_their_threads_race_and_one_sender_gets_each_intent(path: str) -> None:
     racers = [start("race", path, me) for me in ("a", "b")]
     try:
         for racer in racers:
             assert racer.stdout is not None
             assert racer.stdout.readline() == "ready\n"
-        granted = [name for racer in racers for name in racer.communicate("go\n", timeout=60)[0].split()]
+        for racer in racers:
+            assert racer.stdin is not None
+            racer.stdin.write("go\n")
+            racer.stdin.flush()
+        granted = [name for racer in racers for name in racer.communicate(timeout=60)[0].split()]
     finally:
         for racer in racers:
             racer.kill()

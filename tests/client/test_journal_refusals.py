@@ -152,7 +152,7 @@ def test_a_file_that_is_no_journal(path: Path) -> None:
 
 def test_the_database_of_another_program(path: Path) -> None:
     with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE intents (x)")
+        connection.execute("CREATE TABLE theirs (x)")
     connection.close()
     before = path.read_bytes()
     with refused(StoreMisconfigured, "is the database of another program: give the journal a file of its own") as api:

@@ -45,6 +45,13 @@ OTHERS = {
         "tests/flow/test_flow_sealed.py",
     ],
     "outbox": ["tests/stores/test_outbox.py"],
+    "journal": [
+        "tests/core/test_journal_model.py",
+        "tests/client/test_journal_files.py",
+        "tests/client/test_journal_sealed.py",
+        "tests/client/test_resume.py",
+        "tests/client/test_journal_refusals.py",
+    ],
     "relay": ["tests/core/test_relay.py", "tests/outbox/test_relay_model.py"],
 }
 """Lists of faults outside of the stores, and all the tests that must notice them."""
