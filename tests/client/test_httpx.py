@@ -10,9 +10,10 @@ import httpx
 import pytest
 
 from client.api import serving
-from semel.client import Indeterminate, Journal, Retry, report_of
+from semel.client import CallReport, Indeterminate, Journal, Retry, report_of
 from semel.client.httpx import IdempotentTransport
 from semel.core.journal import BODY_MAX, IntentState
+from semel.core.retries import AttemptEnd
 from semel.errors import InProgress, KeyReused, Misuse, StoreMisconfigured
 from waiting import until
 
@@ -47,14 +48,18 @@ def test_a_server_that_asks_to_wait_for_years_is_not_waited_for() -> None:
 
 def test_the_last_error_is_raised_as_httpx_has_it() -> None:
     with serving(*["drop"] * 4) as api, client() as http:
-        with pytest.raises(httpx.RemoteProtocolError):
+        with pytest.raises(httpx.RemoteProtocolError) as lost:
             http.post(api.url)
         assert len(api.requests) == 4
         assert list(api.effects.values()) == [1]
-    with client() as http, pytest.raises(httpx.ConnectError):
+        ((key, _),) = api.effects.items()
+        assert report_of(lost.value) == CallReport(key.strip('"'), 4, False, AttemptEnd.LOST)
+    with client() as http, pytest.raises(httpx.ConnectError) as unreached:
         http.post(api.url)
-    with client() as http, pytest.raises(httpx.UnsupportedProtocol):
+    assert report_of(unreached.value).end is AttemptEnd.UNREACHED
+    with client() as http, pytest.raises(httpx.UnsupportedProtocol) as unsendable:
         http.post("ftp://127.0.0.1/")
+    assert report_of(unsendable.value).end is AttemptEnd.UNSENDABLE
 
 
 def test_a_breaker_ends_the_repeats() -> None:

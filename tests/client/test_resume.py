@@ -12,6 +12,7 @@ from semel.client import DRAFT_07, SQUARE, Indeterminate, Journal, KeyDialect, R
 from semel.client.httpx import IdempotentTransport
 from semel.client.journal import wall_clock_ms
 from semel.core.journal import IntentEntry
+from semel.errors import KeyReused
 from waiting import until
 
 HOUR = timedelta(hours=1)
@@ -57,6 +58,14 @@ def test_a_request_that_was_left_is_sent_again_with_its_key_and_bytes(journal: J
         assert journal.pending() == ()
         assert send(journal, left, dialect).content == b"paid"
         assert len(api.requests) == 2, "it has its answer meanwhile: nothing is sent"
+
+
+def test_in_another_dialect_it_would_be_another_operation(journal: Journal) -> None:
+    with serving("drop") as api:
+        left = leave(journal, api.url)
+        with pytest.raises(KeyReused, match=r"begun in the dialect draft-07, and this one is square"):
+            send(journal, left, SQUARE)
+        assert len(api.requests) == 1
 
 
 def test_the_stored_request_has_no_secrets(journal: Journal) -> None:

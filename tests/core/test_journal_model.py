@@ -133,6 +133,7 @@ def test_a_sender_that_was_overtaken_may_still_close_the_intent(desk: Desk) -> N
         replace(REQUEST, method="PUT"),
         replace(REQUEST, headers=(("content-type", "text/plain"),)),
         replace(REQUEST, headers=()),
+        replace(REQUEST, dialect="stripe"),
     ],
 )
 def test_another_request_under_the_name_is_refused(desk: Desk, other: CallRequest) -> None:

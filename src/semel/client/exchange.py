@@ -21,6 +21,7 @@ from urllib.parse import urljoin, urlsplit
 from weakref import WeakKeyDictionary
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from semel.client.journal import Indeterminate, Intent, Journal, wall_clock_ms
 from semel.client.marker import IntentMark
@@ -74,13 +75,20 @@ class CallReport(Struct, frozen=True):
     """How many requests this call has sent; 0 if the answer comes from the journal."""
     replayed: bool
     """Whether this is the stored answer to an earlier attempt."""
+    end: AttemptEnd
+    """How the last attempt ended."""
+    unkept: str = ""
+    """Why the journal could not keep the answer. The intent is still open then."""
 
 
 reports: WeakKeyDictionary[object, CallReport] = WeakKeyDictionary()
 
 
 def report_of(response: object) -> CallReport:
-    """What the call of a response was: its key, how many requests it took, and whether the answer is a stored one."""
+    """What the call of a response was: its key, how many requests it took, and whether the answer is a stored one.
+
+    It also takes an error of the library, when a call has ended without an answer.
+    """
     try:
         return reports[response]
     except (KeyError, TypeError):
@@ -137,8 +145,10 @@ class Caller:
 
     def call_of(self, request: CallRequest, intent: Intent | None, earlier_key: str = "") -> OutgoingCall:
         """The call that a request asks for, with the key that the caller has put into it."""
-        key = find_header(request.headers, self.settings.dialect.header)
-        return OutgoingCall(request, key, intent.part if intent else None, earlier_key)
+        dialect = self.settings.dialect
+        key = find_header(request.headers, dialect.header)
+        sent = replace(request, dialect=dialect.name)
+        return OutgoingCall(sent, key, intent.part if intent else None, earlier_key)
 
 
 def is_streamed(intent: Intent | None, status: int, headers: Mapping[str, str]) -> bool:
@@ -255,12 +265,15 @@ class _CommonExchange:
         match result:
             case CallAnswered():
                 replayed = result.origin is not AnswerOrigin.FRESH
-                return CallEnd(CallReport(result.key, result.attempts, replayed), _kept(result))
+                report = CallReport(result.key, result.attempts, replayed, result.end, result.unkept)
+                return CallEnd(report, _kept(result))
             case CallUnanswered():
                 assert self._error is not None
+                with suppress(TypeError):  # an error of a built-in class takes no weak reference
+                    reports[self._error] = CallReport(result.key, result.attempts, False, result.failure.end)
                 raise self._error
             case CallRefused():
-                raise _refusal(result)
+                raise _refusal(result, self._caller.settings.dialect)
 
 
 class _Exchange(_CommonExchange):
@@ -359,13 +372,15 @@ def _kept(answered: CallAnswered) -> KeptAnswer | None:
     return kept
 
 
-def _refusal(refused: CallRefused) -> Exception:
+def _refusal(refused: CallRefused, dialect: KeyDialect) -> Exception:
     entry, reason = refused.entry, refused.refusal.value
     about = f"intent {entry.id.name!r}: {reason}"
     match refused.refusal:
         case CallRefusal.DRIFTED | CallRefusal.OTHER_KEY:
             if AttemptEnd.MOVED.value in entry.error:
                 way_out = "the service redirected the first request, so send it to the new address, under a new name"
+            elif entry.request.dialect != dialect.name:
+                way_out = f"it was begun in the dialect {entry.request.dialect}, and this one is {dialect.name}"
             else:
                 way_out = "a new operation needs a new name"
             return KeyReused(

@@ -66,12 +66,18 @@ class CallRequest(Struct, frozen=True):
     headers: TextHeaders = ()
     """Those that belong to the operation. Those that name the caller are added anew to each attempt."""
     body: bytes = b""
+    dialect: str = ""
+    """The name of the dialect in which the service is told the key. In another one it would be another operation."""
 
     @property
     def digest(self) -> str:
-        """Tells requests apart: method, URL, content type and body. Other headers may differ from run to run."""
+        """Tells requests apart: method, URL, content type, body and dialect.
+
+        Other headers may differ from run to run.
+        """
         content_type = next((value for name, value in self.headers if name.lower() == "content-type"), "")
-        parts = (self.method.upper().encode(), self.url.encode(), content_type.encode(), self.body)
+        texts = (self.method.upper(), self.url, content_type, self.dialect)
+        parts = (*(text.encode() for text in texts), self.body)
         return hashlib.sha256(b"".join(len(part).to_bytes(8) + part for part in parts)).hexdigest()
 
     def checked(self) -> CallRequest:
@@ -85,6 +91,7 @@ class CallRequest(Struct, frozen=True):
             check_text("url", self.url, URL_MAX),
             self._kept_headers(),
             self.body,
+            check_text("dialect", self.dialect, NAME_MAX, empty=True),
         )
 
     def _kept_headers(self) -> TextHeaders:
