@@ -1,7 +1,7 @@
 """One name, one meaning: class names, module names and the modules at the root of the package."""
 
 import ast
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "semel"
@@ -63,3 +63,19 @@ def test_module_names_are_nouns() -> None:
 def test_modules_at_the_root_are_few() -> None:
     found = sorted(path.stem for path in SOURCE.glob("*.py") if path.stem != "__init__")
     assert len(found) <= ROOT_MAX, f"give one of these a room: {found}"
+
+
+def imported_as(path: Path) -> str:
+    """What pytest calls a module of tests: by its packages, or by its own name alone where the folder is none."""
+    parts, folder = [path.stem], path.parent
+    while (folder / "__init__.py").exists():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    return ".".join(parts)
+
+
+def test_each_module_of_tests_has_a_name_of_its_own() -> None:
+    """Two of one name end the whole run before its first test, and nothing that runs one of them alone."""
+    names = Counter(imported_as(path) for path in Path(__file__).parent.rglob("test_*.py"))
+    double = [name for name, count in names.items() if count > 1]
+    assert not double, f"rename one of each, or make its folder a package: {double}"

@@ -1,4 +1,4 @@
-"""insert_or_get, update_if, append and watermarks, on every driver, with races on PostgreSQL (see test_mariadb.py)."""
+"""insert_or_get, update_if, append and watermarks, on every driver, with races (see test_database_mariadb.py)."""
 
 from __future__ import annotations
 
