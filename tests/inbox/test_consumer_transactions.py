@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
@@ -174,7 +174,7 @@ def test_a_lost_reply_to_commit_is_no_failure_of_the_handler(
             raise error
 
     @asynccontextmanager
-    async def abegin() -> Any:
+    async def abegin() -> AsyncIterator[Any]:
         with suppress(Gone):
             async with opener() as connection:
                 yield connection
@@ -326,7 +326,7 @@ def test_a_begin_that_does_not_commit_is_found_out_before_a_message_is_lost(
             raise Gone
 
     @asynccontextmanager
-    async def abegin() -> Any:
+    async def abegin() -> AsyncIterator[Any]:
         with suppress(Gone):
             async with opener() as connection:
                 yield connection
@@ -349,7 +349,7 @@ def test_a_begin_that_hides_errors_acknowledges_nothing(mode: Mode, urls: Mappin
             yield connection
 
     @asynccontextmanager
-    async def abegin() -> Any:
+    async def abegin() -> AsyncIterator[Any]:
         with suppress(ValueError):
             async with opener() as connection:
                 yield connection
@@ -401,11 +401,14 @@ def test_deliveries_of_one_message_at_once_take_effect_once(open_shop: Any) -> N
 def test_a_message_that_is_being_handled_comes_again_soon_and_is_not_counted(urls: Mapping[str, str]) -> None:
     [mode] = [each for each in MODES if each.name == "psycopg"]
     shop, delivery = Shop(mode, urls["postgres"], wait=0.05, attempts_max=1), a_delivery()
-    with shop.mode.begin(shop.url, "") as connection:
-        within(connection).operation(
-            Key("", HANDLER, str(delivery.id)), fingerprint="another transaction has it"
-        ).__enter__()
+    key = Key("", HANDLER, str(delivery.id))
+    with (
+        shop.mode.begin(shop.url, "") as connection,
+        within(connection).operation(key, fingerprint="another transaction has it") as op,
+    ):
+        assert not op.replayed
         [verdict] = shop.deliver(delivery)
+        op.result = None
     assert (verdict.handling, verdict.settling, verdict.counted) == (
         Handling.IN_PROGRESS,
         Settling.DELIVER_AGAIN,

@@ -9,6 +9,7 @@ import io
 import json
 import time
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from typing import Any
 
 import httpx
@@ -292,19 +293,19 @@ def environ(body: bytes, **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("more", "status", "read"),
     [
-        ({}, "411 Length Required", 0),
-        ({"CONTENT_LENGTH": "3"}, "200 OK", 3),
-        ({"CONTENT_LENGTH": "9" * 5000}, "413 Request Entity Too Large", 0),
-        ({"wsgi.input_terminated": True}, "200 OK", 6),
+        ({}, 411, 0),
+        ({"CONTENT_LENGTH": "3"}, 200, 3),
+        ({"CONTENT_LENGTH": "9" * 5000}, 413, 0),
+        ({"wsgi.input_terminated": True}, 200, 6),
     ],
 )
-def test_a_wsgi_receiver_never_reads_past_the_body(more: dict[str, Any], status: str, read: int) -> None:
+def test_a_wsgi_receiver_never_reads_past_the_body(more: dict[str, Any], status: int, read: int) -> None:
     handler = SyncHandler(judge(Handling.HANDLED))
     app = WsgiWebhookReceiver(handler, signature=None)
     told: list[str] = []
     given = environ(b"abcdef", **more)
     app(given, lambda line, _: told.append(line))  # type: ignore[arg-type]
-    assert told == [status]
+    assert told == [f"{status} {HTTPStatus(status).phrase}"]  # Python 3.13 has another phrase for 413
     assert given["wsgi.input"].tell() == read
 
 
