@@ -107,6 +107,10 @@ chain: $(READY) ## HTTP, outbox, relay, broker, inbox and ledger under 240 kill 
 orders: $(READY) ## the example in examples/orders: a shop, a relay and shipping (ARGS=--stay to leave it running)
 	@$(BIN)/python examples/orders/run.py $(ARGS)
 
+.PHONY: calls
+calls: $(READY) ## 300 kill -9 of callers with a journal, through every adapter (ARGS=--control shows the doubles without one)
+	@PYTHONPATH=tests $(BIN)/python -m client.kills $(ARGS)
+
 .PHONY: sim sim-long spin
 sim: $(READY) ## deterministic simulation: 5 000 histories of leases, of exactly-once, of messages and of callers (SEMEL_SEED=n tells one of them)
 	@PYTHONPATH=tests $(BIN)/python -m simulation $(ARGS)

@@ -3,58 +3,60 @@
 import os
 import signal
 import sys
+from contextlib import closing
 from datetime import timedelta
+from multiprocessing.connection import Connection
 from typing import Any
 
-import httpx
+from client.fronts import FRONTS
+from semel.client import Journal, Retry, exchange
+from semel.core.callers import SendRequest
+from semel.core.effects import Effect
 
-from semel.client import Journal, Retry
-from semel.client.httpx import IdempotentTransport
-from semel.core.journal import JournalCall
-
-POINTS = [
-    f"{when} {what}" for what in ("OpenIntent", "send", "CloseIntent") for when in ("before", "after")
-]  # in the order of a call
+POINTS = [f"{when} {what}" for what in ("OpenIntent", "send", "CloseIntent") for when in ("before", "after")]
+"""In the order of a call."""
+REPEAT_POINTS = [f"{when} {what}" for what in ("RenewIntent", "BeginAttempt") for when in ("before", "after")]
 
 
-class Killer:
-    def __init__(self, point: str) -> None:
-        self.point = point
+def kill_at(point: str) -> None:
+    """Let this process kill itself before or after an effect of its calls."""
 
-    def reach(self, point: str) -> None:
-        if point == self.point:
+    def reach(when: str, effect: Effect[Any]) -> None:
+        what = "send" if isinstance(effect, SendRequest) else type(effect).__name__
+        if f"{when} {what}" == point:
             os.kill(os.getpid(), signal.SIGKILL)
 
+    class Killed(exchange.SyncExchange):
+        def perform(self, effect: Effect[Any]) -> Any:
+            reach("before", effect)
+            reply = super().perform(effect)
+            reach("after", effect)
+            return reply
 
-class KilledJournal(Journal):
-    killer = Killer("")
+    class AsyncKilled(exchange.AsyncExchange):
+        async def perform(self, effect: Effect[Any]) -> Any:
+            reach("before", effect)
+            reply = await super().perform(effect)
+            reach("after", effect)
+            return reply
 
-    def answer(self, call: JournalCall[Any]) -> Any:
-        self.killer.reach(f"before {type(call).__name__}")
-        reply = super().answer(call)
-        self.killer.reach(f"after {type(call).__name__}")
-        return reply
-
-
-class KilledTransport(httpx.HTTPTransport):
-    killer = Killer("")
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        self.killer.reach("before send")
-        response = super().handle_request(request)
-        self.killer.reach("after send")
-        return response
+    exchange.SyncExchange, exchange.AsyncExchange = Killed, AsyncKilled  # type: ignore[misc]
 
 
-def pay(journal_url: str, url: str, point: str) -> bytes:
-    journal, transport = KilledJournal(journal_url), KilledTransport()
-    journal.killer = transport.killer = Killer(point)
+def pay(journal_url: str, url: str, point: str, name: str = "pay:42", kind: str = "httpx") -> bytes:
+    kill_at(point)
     retry = Retry(pause_max=0.02, deadline=20)
     with (
-        httpx.Client(transport=IdempotentTransport(transport, journal=journal, retry=retry, lease=0.1)) as http,
-        journal.intent("pay:42", max_age=timedelta(hours=1)) as intent,
+        closing(Journal(journal_url)) as journal,
+        closing(FRONTS[kind](retry=retry, journal=journal, lease=0.1)) as front,
+        journal.intent(name, max_age=timedelta(hours=1)) as intent,
     ):
-        return http.post(url, json={"amount": 5}, extensions={"semel": intent}).content
+        return front.post(url, name.encode(), intent=intent).body
+
+
+def pay_once(journal_url: str, url: str, point: str, name: str, kind: str, answer: Connection) -> None:
+    """What a process runs that `client.kills` starts."""
+    answer.send(pay(journal_url, url, point, name, kind))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What holds for every adapter, against a server that takes effect and then fails. Effects are counted there."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,36 @@ def test_an_intent_has_its_answer_without_a_request_even_in_the_next_process(ope
                 assert (received.status, received.body, received.headers["X-Number"]) == (201, b"paid", "1")
                 assert (received.report.attempts, received.report.replayed) == ((0, True) if run else (1, False))
         assert [(path, body) for path, _, body in api.requests] == [("/pay", b"{}")]
+
+
+def test_what_a_dead_process_left_is_sent_again_as_it_was(open_front: Open, journal: Journal) -> None:
+    with serving("drop") as api:
+        front = open_front(journal=journal, retry=ONCE)
+        with pytest.raises(front.lost):
+            front.post(api.url, b'{"amount": 5}', intent=journal.intent("pay:42", max_age=HOUR))
+        (left,) = journal.pending()
+        with journal.resume(left) as intent:
+            asked = intent.request
+            received = front.send(asked.method, asked.url, asked.body, dict(asked.headers), intent)
+        assert (received.body, received.report.replayed) == (b"paid", True)
+        assert (len(set(api.requests)), list(api.effects.values())) == (1, [1])
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_intent_without_a_request_is_told(open_front: Open, journal: Journal) -> None:
+    with serving() as api, closing(Journal("memory://")) as other:
+        front = open_front(journal=other)
+        unsent = pytest.warns(RuntimeWarning, match="no request was sent as intent 'pay:42', so nothing protects it")
+        with unsent, journal.intent("pay:42", max_age=HOUR):
+            front.post(api.url)
+        unsent = pytest.warns(RuntimeWarning, match="send a POST through an adapter")
+        # urllib3 sends its GETs itself, and they have no report.
+        with unsent, other.intent("a", max_age=HOUR) as intent, suppress(Misuse):
+            front.send("GET", api.url, None, {}, intent)
+        with other.intent("pay:42", max_age=HOUR) as intent:
+            front.post(api.url, intent=intent)
+        with pytest.raises(KeyError), other.intent("b", max_age=HOUR):
+            raise KeyError
 
 
 def test_another_body_under_the_name_is_refused(open_front: Open, journal: Journal) -> None:

@@ -141,6 +141,7 @@ class Caller:
             raise Misuse(f"a request belongs to an intent of a journal, not to {type(named).__name__} {named!r}")
         if self.journal not in (None, named.journal):
             raise Misuse("the intent is of another journal than the transport's: open both with the same Journal")
+        named.is_used = True
         return named
 
     def call_of(self, request: CallRequest, intent: Intent | None, earlier_key: str = "") -> OutgoingCall:
@@ -192,7 +193,7 @@ def run_exchange(
     caller: Caller, call: OutgoingCall, intent: Intent | None, send: Callable[[SendRequest], CallAnswer]
 ) -> CallEnd:
     """Send the requests of a call. An error of the library is raised as it came."""
-    exchange = _Exchange(caller, intent, send)
+    exchange = SyncExchange(caller, intent, send)
     try:
         return exchange.end(drive(run_call(call, caller.settings), exchange.perform))
     except BaseException:
@@ -206,7 +207,7 @@ async def arun_exchange(
     caller: Caller, call: OutgoingCall, intent: Intent | None, send: Callable[[SendRequest], Awaitable[CallAnswer]]
 ) -> CallEnd:
     """The same with `await`. The journal is asked in a thread, so that the event loop never waits for it."""
-    exchange = _AsyncExchange(caller, intent, send)
+    exchange = AsyncExchange(caller, intent, send)
     try:
         return exchange.end(await adrive(run_call(call, caller.settings), exchange.perform))
     except BaseException:
@@ -216,7 +217,7 @@ async def arun_exchange(
         raise
 
 
-class _CommonExchange:
+class CommonExchange:
     """What waits for nothing."""
 
     def __init__(self, caller: Caller, intent: Intent | None) -> None:
@@ -276,7 +277,7 @@ class _CommonExchange:
                 raise _refusal(result, self._caller.settings.dialect)
 
 
-class _Exchange(_CommonExchange):
+class SyncExchange(CommonExchange):
     def __init__(self, caller: Caller, intent: Intent | None, send: Callable[[SendRequest], CallAnswer]) -> None:
         super().__init__(caller, intent)
         self._send = send
@@ -322,7 +323,7 @@ class _Exchange(_CommonExchange):
             thread.join()
 
 
-class _AsyncExchange(_CommonExchange):
+class AsyncExchange(CommonExchange):
     """The same with `await`."""
 
     def __init__(

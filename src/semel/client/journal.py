@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from datetime import timedelta
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
@@ -59,6 +60,9 @@ class IntentJournal(Protocol):
 class Intent:
     """One logical operation. Send its request with `extensions={"semel": intent}`, or with `headers=intent.headers`."""
 
+    is_used = False
+    """Whether an adapter has seen it."""
+
     def __init__(self, journal: Journal, part: IntentOf) -> None:
         self.journal, self.part = journal, part
 
@@ -74,6 +78,13 @@ class Intent:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """An answer has closed the intent; without one it stays open, and the next run sends it with the same key."""
+        if error is None and not self.is_used:
+            warnings.warn(
+                f"no request was sent as intent {self.part.id.name!r}, so nothing protects it: send a POST through an "
+                'adapter of semel.client, with extensions={"semel": intent} or headers=intent.headers',
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     async def __aenter__(self) -> Self:
         return self
@@ -81,7 +92,7 @@ class Intent:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """As without `async`."""
+        self.__exit__(kind, error, trace)
 
 
 class ResumedIntent(Intent):

@@ -67,15 +67,15 @@ class IdempotentPoolManager(urllib3.PoolManager):
     def urlopen(  # type: ignore[override]
         self, method: str, url: str, redirect: bool = True, **options: Any
     ) -> BaseHTTPResponse:
+        headers = HTTPHeaderDict(self.headers if options.get("headers") is None else options["headers"])
+        intent = self._caller.find_intent(method, next(iter(headers.getlist(HEADER)), None))
+        headers.discard(HEADER)
         if method.upper() in SAFE_METHODS:
-            return super().urlopen(method, url, redirect=redirect, **options)
+            return super().urlopen(method, url, redirect=redirect, **options | {"headers": headers})
         if options.get("retries") is not None:
             raise Misuse(
                 f"two layers that repeat multiply: leave retries= out of a {method}, and give retry= to the pool"
             )
-        headers = HTTPHeaderDict(self.headers if options.get("headers") is None else options["headers"])
-        intent = self._caller.find_intent(method, next(iter(headers.getlist(HEADER)), None))
-        headers.discard(HEADER)
         body = _body_of(options.get("body"))
         call = self._caller.call_of(CallRequest(method, url, text_headers(headers.items()), body), intent)
         is_preloaded = options.get("preload_content", True)
