@@ -20,6 +20,7 @@ from benchmarks import (
     footprint,
     growth,
     in_process,
+    journal,
     messages,
     over_http,
     page,
@@ -50,6 +51,7 @@ PARTS: dict[str, Callable[[Size, Places], Iterator[Found]]] = {
     "purge": purging.measure,
     "relay": relaying.measure,
     "publish": publishers.measure,
+    "journal": journal.measure,
 }
 
 

@@ -21,6 +21,7 @@ from semel.client.file import meaning
 from semel.client.memory import MemoryJournal
 from semel.client.sqlite import SqliteJournal
 from semel.codecs.sealed import Seal
+from semel.core import journal_model
 from semel.core.journal import (
     BODY_MAX,
     BeginAttempt,
@@ -40,6 +41,7 @@ from semel.core.journal import (
     ReadIntent,
     RenewIntent,
 )
+from semel.core.journal_model import IntentBook
 from semel.errors import RecordUnreadable, StoreUnavailable
 from semel.testing.clock import ManualClock
 
@@ -66,19 +68,17 @@ CALLS: st.SearchStrategy[JournalCall[Any]] = st.one_of(
 @pytest.mark.parametrize("seal", [None, Seal({"2026-11": bytes(32)})], ids=["plain", "sealed"])
 @given(history=st.lists(st.tuples(CALLS, st.integers(0, 8)), max_size=25))
 @settings(max_examples=40, deadline=None)
-def test_a_file_answers_as_the_model_does(history: list[tuple[JournalCall[Any], int]], seal: Seal | None) -> None:
-    clock = ManualClock()
+def test_journals_answer_as_the_model_does(history: list[tuple[JournalCall[Any], int]], seal: Seal | None) -> None:
+    clock, book = ManualClock(), IntentBook()
     with tempfile.TemporaryDirectory() as folder:
-        file, model = SqliteJournal(f"{folder}/journal.db", clock, seal), MemoryJournal(clock)
-        for call, late_ms in history:
-            assert file.answer(call) == model.answer(call)
+        journals = SqliteJournal(f"{folder}/journal.db", clock, seal), MemoryJournal(clock)
+        lists = [ListIntents(namespace, 100, "", answered) for namespace in ("", "shop") for answered in (False, True)]
+        for call, late_ms in [*history, *((listing, 0) for listing in lists)]:
+            book, reply = journal_model.answer(book, call, clock())
+            assert [journal.answer(call) for journal in journals] == [reply, reply]
             clock.advance(late_ms)
-        for namespace in ("", "shop"):
-            for answered in (False, True):
-                everything = ListIntents(namespace, 100, "", answered)
-                assert file.answer(everything) == model.answer(everything)
-        file.close()
-        model.close()
+        for journal in journals:
+            journal.close()
 
 
 @pytest.fixture

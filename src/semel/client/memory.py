@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from types import MappingProxyType
 from typing import TypeVar
 
 from semel.core import journal_model
-from semel.core.journal import JournalCall
+from semel.core.journal import IntentEntry, IntentId, JournalCall, OfIntent
 from semel.core.journal_model import IntentBook
 from semel.store import Clock
 
@@ -19,11 +20,17 @@ class MemoryJournal:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._book = IntentBook()
+        self._entries: dict[IntentId, IntentEntry] = {}
 
     def answer(self, call: JournalCall[T]) -> T:
         with self._lock:
-            self._book, reply = journal_model.answer(self._book, call, self._clock())
+            names = (call.id,) if isinstance(call, OfIntent) else tuple(self._entries)
+            found = {name: entry for name in names if (entry := self._entries.get(name))}
+            before = IntentBook(MappingProxyType(found))
+            after, reply = journal_model.answer(before, call, self._clock())
+            for name in found.keys() - after.entries.keys():
+                del self._entries[name]
+            self._entries.update(after.entries)
             return reply
 
     def close(self) -> None:
