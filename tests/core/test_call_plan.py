@@ -1,5 +1,6 @@
 """The plan of one call, against scripts: what it asks for, in which order, and what it makes of the replies."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -552,6 +553,16 @@ def test_a_function_of_the_caller_puts_the_key_into_the_body() -> None:
     taken = OutgoingCall(replace(form, body=with_key), intent=INTENT)
     with pytest.raises(ValueError, match="the form has a field ClientToken already"):
         play(run_call(taken, replace(SETTINGS, dialect=AWS_EC2)), START)
+
+
+def test_an_intent_is_not_sent_for_longer_than_the_service_remembers_its_key() -> None:
+    hour = replace(INTENT, max_age_ms=3_600_000)
+    settings = replace(SETTINGS, dialect=REPEATABILITY)
+    with pytest.raises(ValueError, match=r"max_age is 3600 s, .* repeatability .* for 300 s: give a shorter"):
+        play(run_call(OutgoingCall(POST, intent=hour), settings), START)
+    longer = replace(settings, dialect=REPEATABILITY.keeping(timedelta(hours=1)))
+    with pytest.raises(AssertionError, match="the plan asks for NewOwner"):
+        play(run_call(OutgoingCall(POST, intent=hour), longer), START)
 
 
 def test_without_an_intent_there_is_no_name_to_derive_a_key_from() -> None:

@@ -17,7 +17,7 @@ from typing import assert_never, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from semel.core.dialects import DRAFT_07, KeyDialect, KeyFormat, check_key, quote_key
+from semel.core.dialects import DRAFT_07, KeyDialect, KeyFormat, check_age, check_key, quote_key
 from semel.core.effects import Effect, Pause, Plan, do
 from semel.core.journal import (
     BeginAttempt,
@@ -223,6 +223,7 @@ def run_call(call: OutgoingCall, settings: CallerSettings) -> Plan[CallResult]:
         check_key(call.key, dialect)
     if call.intent is not None:
         put_key(call.request, "", dialect)  # a body that cannot take a key is refused before an intent is opened
+        check_age(call.intent.max_age_ms, dialect)
         return (yield from _run_intent(call, call.intent, settings, began_ms))
     key = call.key
     if not key and settings.makes_keys and not may_repeat(call.request.method, keyed=False):

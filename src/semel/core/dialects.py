@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from types import MappingProxyType
 from typing import assert_never
 from urllib.parse import parse_qsl, urlencode
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from semel.core.records import NAME_MAX, Member, check_text
 
@@ -64,7 +66,7 @@ class KeyDialect(Struct, frozen=True, kw_only=True):
     key_max: int = NAME_MAX
     """How many characters a key may have."""
     retention_ms: int = DAY_MS
-    """How long the service remembers a key at least. An intent that is older is not sent again."""
+    """How long the service remembers a key at least. An intent may not be sent again for longer than that."""
     reused: tuple[int, ...] = ()
     """Statuses that mean, without a problem document: the key belongs to another request."""
     reused_codes: tuple[str, ...] = ()
@@ -81,6 +83,10 @@ class KeyDialect(Struct, frozen=True, kw_only=True):
     """The header by which the service itself says `true` or `false`: whether to send again."""
     rejection_header: str = ""
     """The header by which the service says `rejected`: it refused the key, and did not look at the request."""
+
+    def keeping(self, retention: timedelta) -> KeyDialect:
+        """The dialect of a service that remembers keys for another time."""
+        return replace(self, retention_ms=retention // timedelta(milliseconds=1))
 
 
 def form_field(name: str) -> PutKey:
@@ -232,6 +238,16 @@ def check_key(key: str, dialect: KeyDialect) -> str:
             "give a shorter one, for example a UUID"
         )
     return key
+
+
+def check_age(max_age_ms: int, dialect: KeyDialect) -> None:
+    """Refuse an intent that may be sent again when the service has forgotten its key."""
+    if max_age_ms > dialect.retention_ms:
+        raise ValueError(
+            f"max_age is {max_age_ms / 1_000:g} s, and by the dialect {dialect.name} the service remembers a key for "
+            f"{dialect.retention_ms / 1_000:g} s: give a shorter max_age, or the dialect of a service that remembers "
+            "longer, for example dialect=DRAFT_07.keeping(timedelta(days=7))"
+        )
 
 
 def quote_key(key: str, quoting: KeyQuoting) -> str:
