@@ -21,6 +21,7 @@ import click
 import semel
 from semel import Policy
 from semel.core.dialects import DAY_MS, DIALECTS, HOUR_MS, KeyDialect, KeyQuoting
+from semel.core.retries import NEXT_STEPS, OF_PROBLEM, OF_STATUS, AttemptEnd
 from semel.core.tables import CLAIM, SETTLE, Disposal, Ruling, Situation
 from semel.core.verdicts import VERDICTS
 
@@ -135,6 +136,17 @@ def shown(value: object) -> str:
     return "none" if value is None else f"`{value!r}`"
 
 
+def answer_table() -> str:
+    """What a caller does after each way in which an attempt can end."""
+    rows = []
+    others = {AttemptEnd.ANSWERED: ["2xx", "4xx that are not below"], AttemptEnd.SERVER_ERROR: ["500"]}
+    for end, step in NEXT_STEPS.items():
+        kinds = [f"`{kind}`" for kind, means in OF_PROBLEM.items() if means is end]
+        statuses = [f"{status}" for status, means in OF_STATUS.items() if means is end]
+        rows.append(f"| {end.value} | {', '.join([*others.get(end, []), *statuses, *kinds]) or '-'} | {step.value} |")
+    return "\n".join(["| an attempt ended with | for example | then |", "|---|---|---|", *rows])
+
+
 def rooms() -> str:
     """The package's rooms, and the modules at its root: what each is for is the first sentence of its docstring."""
     package = Path(semel.__file__).parent
@@ -204,6 +216,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "policy-table": policy_table,
     "verdict-table": verdict_table,
     "dialects": dialect_table,
+    "answer-table": answer_table,
     "rooms": rooms,
     "commands": commands,
 }
