@@ -5,9 +5,11 @@ import ssl
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+EARLY_HINT = b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n"
 
 
 class Api:
@@ -16,7 +18,8 @@ class Api:
     def __init__(self) -> None:
         self.effects: Counter[str] = Counter()
         self.requests: list[tuple[str, str, bytes]] = []
-        self.behaviours: list[str] = []
+        self.behaviours: list[str | bytes] = []
+        """Bytes are sent as they are, and the connection is closed after them."""
         self.url = ""
         self.lock = threading.Lock()
         self.may_answer = threading.Event()
@@ -34,12 +37,26 @@ class Handler(BaseHTTPRequestHandler):
             self.api.requests.append((self.path, key, body))
             behaviour = self.api.behaviours.pop(0) if self.api.behaviours else "answer"
             replayed = bool(key) and self.api.effects[key] > 0
-            if not behaviour.startswith("refuse") and not replayed:
+            if not str(behaviour).startswith("refuse") and not replayed:
                 self.api.effects[key] += 1
         self.api.may_answer.wait(20)
+        if isinstance(behaviour, bytes):
+            self.wfile.write(behaviour)
+            self.close_connection = True
+            return
         match behaviour.split():
             case ["drop"]:
                 self.close_connection = True
+            case ["stall"]:
+                self.await_client()
+            case ["stall-half"]:
+                self.answer(201, b"pa", {"content-length": "4"})
+                self.await_client()
+            case ["hint-only"]:
+                self.wfile.write(EARLY_HINT)
+                self.await_client()
+                with suppress(OSError):
+                    self.answer(201, b"late", {})
             case ["redirect", status, where]:
                 self.answer(int(status), b"", {"location": where})
             case ["refuse", status, *retry_after]:
@@ -69,6 +86,12 @@ class Handler(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         self.do_POST()
 
+    def await_client(self) -> None:
+        """Wait until the client closes the connection, or uses it for something else."""
+        self.close_connection = True
+        self.connection.settimeout(20)
+        self.connection.recv(1)
+
     def answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
         for name, value in {"content-length": str(len(body)), **headers}.items():
@@ -81,7 +104,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(*behaviours: str, certificate: tuple[Path, Path] | None = None) -> Iterator[Api]:
+def serving(*behaviours: str | bytes, certificate: tuple[Path, Path] | None = None) -> Iterator[Api]:
     api = Api()
     api.behaviours += behaviours
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("ApiHandler", (Handler,), {"api": api}))

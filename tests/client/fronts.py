@@ -2,7 +2,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,8 @@ class Front(ABC):
     """A client with the adapter of its library. `lost` is what the library raises when a connection fails."""
 
     lost: type[Exception]
+    timeout = 20.0
+    """For how many seconds it waits for the next bytes of an answer."""
 
     @abstractmethod
     def __init__(self, **options: Any) -> None: ...
@@ -67,7 +69,9 @@ class HttpxFront(Front):
 
     def send(self, method: str, url: str, body: Any, headers: dict[str, str], intent: Intent | None) -> Received:
         extensions = {"semel": intent} if intent else {}
-        response = self.client.request(method, url, content=body, headers=headers, extensions=extensions)
+        response = self.client.request(
+            method, url, content=body, headers=headers, extensions=extensions, timeout=self.timeout
+        )
         return Received(response.status_code, response.content, response.headers, report_of(response))
 
     def close(self) -> None:
@@ -115,7 +119,9 @@ class AsyncHttpxFront(AsyncFront):
 
     async def asend(self, method: str, url: str, body: Any, headers: dict[str, str], intent: Intent | None) -> Received:
         extensions = {"semel": intent} if intent else {}
-        response = await self.client.request(method, url, content=body, headers=headers, extensions=extensions)
+        response = await self.client.request(
+            method, url, content=body, headers=headers, extensions=extensions, timeout=self.timeout
+        )
         return Received(response.status_code, response.content, response.headers, report_of(response))
 
     async def aclose(self) -> None:
@@ -138,7 +144,7 @@ class RequestsFront(Front):
 
     def send(self, method: str, url: str, body: Any, headers: dict[str, str], intent: Intent | None) -> Received:
         marked = headers | (intent.headers if intent else {})
-        response = self.session.request(method, url, data=body, headers=marked, timeout=20)
+        response = self.session.request(method, url, data=body, headers=marked, timeout=self.timeout)
         return Received(response.status_code, response.content, response.headers, report_of(response))
 
     def close(self) -> None:
@@ -153,7 +159,7 @@ class Urllib3Front(Front):
 
     def send(self, method: str, url: str, body: Any, headers: dict[str, str], intent: Intent | None) -> Received:
         marked = headers | (intent.headers if intent else {})
-        response = self.pool.request(method, url, body=body, headers=marked, timeout=20)
+        response = self.pool.request(method, url, body=body, headers=marked, timeout=self.timeout)
         return Received(response.status, response.data, response.headers, report_of(response))
 
     def close(self) -> None:
@@ -168,13 +174,15 @@ class AiohttpFront(AsyncFront):
 
     async def asend(self, method: str, url: str, body: Any, headers: dict[str, str], intent: Intent | None) -> Received:
         marked = headers | (intent.headers if intent else {})
-        async with self.session.request(method, url, data=body, headers=marked) as response:
+        timeout = aiohttp.ClientTimeout(sock_read=self.timeout)
+        async with self.session.request(method, url, data=body, headers=marked, timeout=timeout) as response:
             return Received(response.status, await response.read(), response.headers, report_of(response))
 
     async def aclose(self) -> None:
         await self.session.close()
 
 
+Open = Callable[..., Front]
 FRONTS: dict[str, type[Front]] = {
     "httpx": HttpxFront,
     "httpx-async": AsyncHttpxFront,

@@ -1,7 +1,6 @@
 """What holds for every adapter, against a server that takes effect and then fails. Effects are counted there."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -9,30 +8,13 @@ from typing import Any
 import pytest
 
 from client.api import serving
-from client.fronts import FRONTS, Front
+from client.fronts import Open
 from semel.client import SQUARE, Journal, Retry
 from semel.errors import KeyReused, Misuse
 from servers.certificates import write_certificate
 
 HOUR = timedelta(hours=1)
-FAST = Retry(attempts=4, deadline=20, pause_max=0.02)
 ONCE = Retry(attempts=1)
-Open = Callable[..., Front]
-
-
-@pytest.fixture(params=sorted(FRONTS))
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def open_front(kind: str) -> Iterator[Open]:
-    with ExitStack() as fronts:
-
-        def open_one(**options: Any) -> Front:
-            return fronts.enter_context(closing(FRONTS[kind](**{"retry": FAST, **options})))
-
-        yield open_one
 
 
 @pytest.fixture

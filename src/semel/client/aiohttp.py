@@ -20,6 +20,8 @@ from semel.client.exchange import (
     LibraryErrors,
     answer_of,
     arun_exchange,
+    encode_headers,
+    is_interim,
     is_streamed,
     leads_elsewhere,
     reason_of,
@@ -77,6 +79,9 @@ class IdempotentMiddleware:
             if effect.body:
                 await request.update_body(effect.body)
             response = await handler(request)
+            if is_interim(request.method, response.status):
+                response.close()
+                raise aiohttp.ClientConnectionError(f"{response.status} is no answer")
             is_read = not is_streamed(intent, response.status, response.headers)
             return answer_of(response.status, response.headers.items(), await response.read() if is_read else b"")
 
@@ -125,7 +130,7 @@ class _KeptConnection:
     def __init__(self, kept: KeptAnswer, loop: asyncio.AbstractEventLoop) -> None:
         self.protocol = self
         headers = CIMultiDictProxy(CIMultiDict(kept.headers))
-        raw_headers = tuple((name.encode(), value.encode("utf-8", "surrogateescape")) for name, value in kept.headers)
+        raw_headers = tuple(encode_headers(kept.headers))
         self._message = RawResponseMessage(
             HttpVersion11, kept.status, reason_of(kept.status), headers, raw_headers, False, None, False, False
         )

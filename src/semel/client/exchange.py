@@ -171,9 +171,27 @@ def answer_of(status: int, headers: Iterable[tuple[str, str]], body: bytes) -> C
 
 def text_headers(headers: Iterable[tuple[str, str | bytes]]) -> TextHeaders:
     """Headers as plain text, whatever kinds of text a library has."""
-    return tuple(
-        (str(name), value.decode("latin-1") if isinstance(value, bytes) else str(value)) for name, value in headers
-    )
+    return tuple((str(name), _text_of(value)) for name, value in headers)
+
+
+def encode_headers(headers: TextHeaders) -> list[tuple[bytes, bytes]]:
+    """Headers as bytes, for a library that takes text only if it is ASCII."""
+    return [(name.encode(), value.encode()) for name, value in headers]
+
+
+def _text_of(value: str | bytes) -> str:
+    if isinstance(value, str):
+        try:
+            value.encode()
+            return str(value)
+        except UnicodeEncodeError:  # a library has read bytes as UTF-8 that are none
+            value = value.encode("utf-8", "surrogateescape")
+    return value.decode("latin-1")
+
+
+def is_interim(method: str, status: int) -> bool:
+    """Whether an answer is none: after a 1xx there is one to come. A GET may ask to switch protocols."""
+    return 100 <= status < 200 and (status, method.upper()) != (HTTPStatus.SWITCHING_PROTOCOLS, "GET")
 
 
 def reason_of(status: int) -> str:

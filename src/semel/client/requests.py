@@ -15,6 +15,7 @@ from semel.client.exchange import (
     Caller,
     LibraryErrors,
     answer_of,
+    is_interim,
     is_streamed,
     leads_elsewhere,
     reports,
@@ -24,7 +25,7 @@ from semel.client.exchange import (
 from semel.client.journal import Journal
 from semel.client.marker import HEADER
 from semel.client.retry import Retry
-from semel.client.urllib3 import respond
+from semel.client.urllib3 import HINTED, respond
 from semel.core.callers import LEASE_MS, SendRequest
 from semel.core.dialects import DRAFT_07, KeyDialect
 from semel.core.journal import CallRequest
@@ -89,6 +90,9 @@ class IdempotentAdapter(BaseAdapter):
             if response is not None:
                 response.close()
             response = self._adapter.send(_sent(request, effect), stream, timeout, verify, cert, proxies)
+            if is_interim(method, response.status_code):
+                response.close()
+                raise requests.ConnectionError(HINTED.format(response.status_code))
             is_read = not stream or not is_streamed(intent, response.status_code, response.headers)
             body = response.content if is_read else b""
             return answer_of(response.status_code, response.raw.headers.items(), body)

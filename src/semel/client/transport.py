@@ -15,6 +15,7 @@ from semel.client.exchange import (
     LibraryErrors,
     answer_of,
     arun_exchange,
+    encode_headers,
     is_streamed,
     leads_elsewhere,
     reports,
@@ -115,14 +116,15 @@ class Transport:
 
     def _with_body(self, response: Any, body: bytes) -> Any:
         """A response whose body was read and decoded."""
-        headers = [(name, value) for name, value in response.headers.multi_items() if name not in OF_BODY]
+        headers = [each for each in response.headers.raw if each[0].lower().decode("latin-1") not in OF_BODY]
         return self._library.Response(
             response.status_code, headers=headers, content=body, extensions=dict(response.extensions)
         )
 
     def _respond(self, request: Any, end: CallEnd, response: Any) -> Any:
         if end.kept is not None:
-            response = self._library.Response(end.kept.status, headers=end.kept.headers, content=end.kept.body)
+            headers = encode_headers(end.kept.headers)
+            response = self._library.Response(end.kept.status, headers=headers, content=end.kept.body)
         if response.status_code == UNAUTHORIZED:
             self._keys[request] = end.report.key
         else:

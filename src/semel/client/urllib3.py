@@ -12,6 +12,7 @@ from urllib3.exceptions import (
     HTTPError,
     LocationValueError,
     NewConnectionError,
+    ProtocolError,
     ProxyError,
 )
 
@@ -20,6 +21,7 @@ from semel.client.exchange import (
     Caller,
     LibraryErrors,
     answer_of,
+    is_interim,
     is_streamed,
     reason_of,
     reports,
@@ -40,6 +42,7 @@ ERRORS = LibraryErrors(
     unsendable=(LocationValueError,),
     lost=(HTTPError,),
 )
+HINTED = "{} is no answer, and Python's http.client cannot read the one after it: httpx and aiohttp can"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -90,8 +93,13 @@ class IdempotentPoolManager(urllib3.PoolManager):
             sent.update(effect.headers)
             if "Content-Length" in sent:
                 sent["Content-Length"] = str(len(effect.body))
-            given = options | {"headers": sent, "body": effect.body or options.get("body"), "retries": False}
-            response = urlopen(method, url, redirect=False, **given)
+            given = options | {"headers": sent, "body": effect.body or options.get("body")}
+            # A preloaded answer has given its connection back, and then it is too late to close it.
+            response = urlopen(method, url, redirect=False, **given | {"retries": False, "preload_content": False})
+            if is_interim(method, response.status):
+                response.close()
+                response.release_conn()
+                raise ProtocolError(HINTED.format(response.status))
             if not is_preloaded and is_streamed(intent, response.status, response.headers):
                 return answer_of(response.status, response.headers.items(), b"")
             answer = answer_of(response.status, response.headers.items(), response.data)
