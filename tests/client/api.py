@@ -103,11 +103,16 @@ class Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+class ApiServer(ThreadingHTTPServer):
+    request_queue_size = 128
+    """A fleet connects at once, and none of it is to be refused."""
+
+
 @contextmanager
 def serving(*behaviours: str | bytes, certificate: tuple[Path, Path] | None = None) -> Iterator[Api]:
     api = Api()
     api.behaviours += behaviours
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("ApiHandler", (Handler,), {"api": api}))
+    server = ApiServer(("127.0.0.1", 0), type("ApiHandler", (Handler,), {"api": api}))
     scheme = "http"
     if certificate is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

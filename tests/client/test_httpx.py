@@ -13,7 +13,7 @@ from client.api import serving
 from semel.client import CallReport, Indeterminate, Journal, Retry, report_of
 from semel.client.httpx import IdempotentTransport
 from semel.core.journal import BODY_MAX, IntentState
-from semel.core.retries import AttemptEnd
+from semel.core.retries import AttemptEnd, RepeatLimit
 from semel.errors import InProgress, KeyReused, Misuse, StoreMisconfigured
 from waiting import until
 
@@ -53,19 +53,15 @@ def test_the_last_error_is_raised_as_httpx_has_it() -> None:
         assert len(api.requests) == 4
         assert list(api.effects.values()) == [1]
         ((key, _),) = api.effects.items()
-        assert report_of(lost.value) == CallReport(key.strip('"'), 4, False, AttemptEnd.LOST)
+        assert report_of(lost.value) == CallReport(
+            key.strip('"'), 4, False, AttemptEnd.LOST, limit=RepeatLimit.ATTEMPTS
+        )
     with client() as http, pytest.raises(httpx.ConnectError) as unreached:
         http.post(api.url)
     assert report_of(unreached.value).end is AttemptEnd.UNREACHED
     with client() as http, pytest.raises(httpx.UnsupportedProtocol) as unsendable:
         http.post("ftp://127.0.0.1/")
     assert report_of(unsendable.value).end is AttemptEnd.UNSENDABLE
-
-
-def test_a_breaker_ends_the_repeats() -> None:
-    with serving("502", "502") as api, client(retry=Retry(allows=lambda: False)) as http:
-        assert http.post(api.url).status_code == 502
-        assert len(api.requests) == 1
 
 
 def test_generators_are_refused_with_an_explanation_and_forms_are_not() -> None:

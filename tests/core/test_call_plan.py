@@ -49,7 +49,7 @@ from semel.core.journal import (
     RenewIntent,
 )
 from semel.core.relay import NewOwner, ReadClock
-from semel.core.retries import NEXT_STEPS, AttemptEnd, Backoff, CallAnswer, NextStep
+from semel.core.retries import NEXT_STEPS, AttemptEnd, Backoff, CallAnswer, NextStep, RepeatLimit
 from semel.errors import StoreUnavailable
 
 LEASE_MS, MAX_AGE_MS, DATE_MS = 1_000, 60_000, 1_700_000_000_000
@@ -82,18 +82,19 @@ def sent(attempt: int, reply: object, renew: RenewIntent | None = None, **change
     return SendRequest(changed.get("headers", KEYED), changed.get("body", b"{}"), attempt, renew), reply
 
 
-def reported(attempt: int, end: AttemptEnd, pause_ms: int = 0, step: NextStep | None = None) -> Step:
-    return ReportAttempt(attempt, end, step or NEXT_STEPS[end], pause_ms), None
+def reported(attempt: int, end: AttemptEnd, pause_ms: int = 0, limit: RepeatLimit | None = None) -> Step:
+    return ReportAttempt(attempt, end, NextStep.LEAVE_OPEN if limit else NEXT_STEPS[end], pause_ms, limit), None
 
 
-def allowed(pause_ms: int, clock_ms: int = 0) -> list[Step]:
-    """A pause of so long is drawn, and nothing speaks against a repeat."""
-    return [(DrawNumber(), pause_ms / 100), (ReadClock(), clock_ms), (SpendRetry(), True)]
+def allowed(pause_ms: int, clock_ms: int = 0, end: AttemptEnd = AttemptEnd.LOST) -> list[Step]:
+    """A pause of so long is drawn, and nothing speaks against a repeat. Asking for one's own answer is free."""
+    spent: list[Step] = [] if end is AttemptEnd.IN_PROGRESS else [(SpendRetry(), True)]
+    return [(DrawNumber(), pause_ms / 100), (ReadClock(), clock_ms), *spent]
 
 
 def repeated(attempt: int, end: AttemptEnd, pause_ms: int = 10) -> list[Step]:
     """An attempt of the first pause, for a call without an intent."""
-    return [*allowed(pause_ms), reported(attempt, end, pause_ms), (Pause(pause_ms), None)]
+    return [*allowed(pause_ms, end=end), reported(attempt, end, pause_ms), (Pause(pause_ms), None)]
 
 
 def test_an_answer_ends_the_call() -> None:
@@ -127,12 +128,12 @@ def test_a_request_that_is_not_safe_to_repeat_is_sent_once(reply: CallAnswer | S
         START,
         sent(1, reply, headers=()),
         (DrawNumber(), 0.5),
-        reported(1, end, step=NextStep.LEAVE_OPEN),
+        reported(1, end, limit=RepeatLimit.UNSAFE),
     )
     if isinstance(reply, SendFailure):
-        assert result == CallUnanswered(reply, "", 1)
+        assert result == CallUnanswered(reply, "", 1, RepeatLimit.UNSAFE)
     else:
-        assert result == CallAnswered(reply, end, AnswerOrigin.FRESH, "", 1)
+        assert result == CallAnswered(reply, end, AnswerOrigin.FRESH, "", 1, limit=RepeatLimit.UNSAFE)
 
 
 def test_an_idempotent_method_is_repeated_without_a_key() -> None:
@@ -194,20 +195,41 @@ def test_the_last_attempt_is_not_repeated() -> None:
         (Pause(100), None),
         sent(3, LOST),
         (DrawNumber(), 0.5),
-        reported(3, AttemptEnd.LOST, step=NextStep.LEAVE_OPEN),
+        reported(3, AttemptEnd.LOST, limit=RepeatLimit.ATTEMPTS),
     )
-    assert result == CallUnanswered(LOST, "k1", 3)
+    assert result == CallUnanswered(LOST, "k1", 3, RepeatLimit.ATTEMPTS)
 
 
 def test_no_attempt_begins_after_the_deadline() -> None:
-    for clock_ms, goes_on in ((9_949, True), (9_950, False)):
+    for clock_ms, limit in ((9_949, RepeatLimit.BUDGET), (9_950, RepeatLimit.DEADLINE)):
         script: list[Step] = [START, NEW_KEY, sent(1, LOST), (DrawNumber(), 0.5), (ReadClock(), clock_ms)]
-        if goes_on:
+        if limit is RepeatLimit.BUDGET:
             script += [(SpendRetry(), False)]
-        result = play(
-            run_call(OutgoingCall(POST), SETTINGS), *script, reported(1, AttemptEnd.LOST, step=NextStep.LEAVE_OPEN)
-        )
-        assert result == CallUnanswered(LOST, "k1", 1), "and none beyond the budget of the process"
+        result = play(run_call(OutgoingCall(POST), SETTINGS), *script, reported(1, AttemptEnd.LOST, limit=limit))
+        assert result == CallUnanswered(LOST, "k1", 1, limit), "and none beyond the budget of the process"
+
+
+@pytest.mark.parametrize(
+    ("reply", "why"),
+    [
+        (BUSY, "503: not now: too many requests, too early, or out of service; the retry budget of this process is"),
+        (LOST, "the connection failed: the request may have arrived; the retry budget of this process is spent: reset"),
+    ],
+)
+def test_without_a_budget_the_intent_stays_open_and_says_why(reply: CallAnswer | SendFailure, why: str) -> None:
+    end = reply.end if isinstance(reply, SendFailure) else AttemptEnd.LATER
+    why += " spent" if reply is BUSY else ""
+    play(
+        run_call(OutgoingCall(POST, intent=INTENT), SETTINGS),
+        *OWNER,
+        opened(IntentGranted(ENTRY)),
+        sent(1, reply, RENEW),
+        (DrawNumber(), 0.5),
+        (ReadClock(), 0),
+        (SpendRetry(), False),
+        reported(1, end, limit=RepeatLimit.BUDGET),
+        (LeaveIntent(PAY, "me", why), True),
+    )
 
 
 @pytest.mark.parametrize(
@@ -240,9 +262,9 @@ def test_a_wait_beyond_the_deadline_is_not_begun() -> None:
         (DrawNumber(), 0.1),
         (ReadDate(), DATE_MS),
         (ReadClock(), 0),
-        reported(1, AttemptEnd.LATER, step=NextStep.LEAVE_OPEN),
+        reported(1, AttemptEnd.LATER, limit=RepeatLimit.DEADLINE),
     )
-    assert result == CallAnswered(far, AttemptEnd.LATER, AnswerOrigin.FRESH, "k1", 1)
+    assert result == CallAnswered(far, AttemptEnd.LATER, AnswerOrigin.FRESH, "k1", 1, limit=RepeatLimit.DEADLINE)
 
 
 def test_an_intent_is_stored_before_it_is_sent_and_closed_by_its_answer() -> None:

@@ -5,6 +5,7 @@
 need be, and the journal keeps the answer.
 """
 
+from semel.client.budget import RetryBudget
 from semel.client.exchange import CallReport, report_of
 from semel.client.journal import Indeterminate, Intent, Journal, ResumedIntent
 from semel.client.retry import Retry
@@ -43,6 +44,7 @@ __all__ = [
     "KeyDialect",
     "ResumedIntent",
     "Retry",
+    "RetryBudget",
     "form_field",
     "report_of",
 ]

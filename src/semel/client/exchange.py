@@ -23,6 +23,7 @@ from weakref import WeakKeyDictionary
 from msgspec import Struct
 from msgspec.structs import replace
 
+from semel.client.budget import origin_of
 from semel.client.journal import Indeterminate, Intent, Journal, wall_clock_ms
 from semel.client.marker import IntentMark
 from semel.client.retry import Retry
@@ -50,7 +51,7 @@ from semel.core.effects import Effect, Pause
 from semel.core.journal import CallRequest, JournalCall, KeptAnswer, LeaveIntent, RenewIntent, TextHeaders
 from semel.core.records import check_duration
 from semel.core.relay import NewOwner, ReadClock
-from semel.core.retries import AttemptEnd, CallAnswer, find_header
+from semel.core.retries import AttemptEnd, CallAnswer, RepeatLimit, find_header
 from semel.errors import InProgress, KeyReused, Misuse, ResultNotKept, StoreError
 from semel.runtime.drive import adrive, drive
 
@@ -79,6 +80,8 @@ class CallReport(Struct, frozen=True):
     """How the last attempt ended."""
     unkept: str = ""
     """Why the journal could not keep the answer. The intent is still open then."""
+    limit: RepeatLimit | None = None
+    """Why it was not sent again, although another attempt might have got an answer. An intent is still open then."""
 
 
 reports: WeakKeyDictionary[object, CallReport] = WeakKeyDictionary()
@@ -211,7 +214,7 @@ def run_exchange(
     caller: Caller, call: OutgoingCall, intent: Intent | None, send: Callable[[SendRequest], CallAnswer]
 ) -> CallEnd:
     """Send the requests of a call. An error of the library is raised as it came."""
-    exchange = SyncExchange(caller, intent, send)
+    exchange = SyncExchange(caller, call, intent, send)
     try:
         return exchange.end(drive(run_call(call, caller.settings), exchange.perform))
     except BaseException:
@@ -225,7 +228,7 @@ async def arun_exchange(
     caller: Caller, call: OutgoingCall, intent: Intent | None, send: Callable[[SendRequest], Awaitable[CallAnswer]]
 ) -> CallEnd:
     """The same with `await`. The journal is asked in a thread, so that the event loop never waits for it."""
-    exchange = AsyncExchange(caller, intent, send)
+    exchange = AsyncExchange(caller, call, intent, send)
     try:
         return exchange.end(await adrive(run_call(call, caller.settings), exchange.perform))
     except BaseException:
@@ -238,8 +241,9 @@ async def arun_exchange(
 class CommonExchange:
     """What waits for nothing."""
 
-    def __init__(self, caller: Caller, intent: Intent | None) -> None:
+    def __init__(self, caller: Caller, call: OutgoingCall, intent: Intent | None) -> None:
         self._caller, self._intent = caller, intent
+        self._origin = origin_of(call.request.url)
         self._handled = sys.exception()
         self._error: Exception | None = None
         self._held: RenewIntent | None = None
@@ -267,12 +271,19 @@ class CommonExchange:
             case NewKey(format, name):
                 return make_key(format, os.urandom(RANDOM_BYTES), wall_clock_ms(), name)
             case SpendRetry():
-                allows = self._caller.retry.allows
-                return allows is None or allows()
+                budget = self._caller.retry.budget
+                return budget is None or budget.withdraw(self._origin)
             case ReportAttempt():
                 return None
             case _:
                 raise AssertionError(f"no adapter performs {effect}")
+
+    def begin(self, request: SendRequest) -> None:
+        """Note what is about to be sent."""
+        self._held = request.renew
+        budget = self._caller.retry.budget
+        if request.attempt == 1 and budget is not None:
+            budget.deposit(self._origin)
 
     def failed(self, error: Exception) -> SendFailure:
         self._error = error
@@ -284,26 +295,29 @@ class CommonExchange:
         match result:
             case CallAnswered():
                 replayed = result.origin is not AnswerOrigin.FRESH
-                report = CallReport(result.key, result.attempts, replayed, result.end, result.unkept)
+                report = CallReport(result.key, result.attempts, replayed, result.end, result.unkept, result.limit)
                 return CallEnd(report, _kept(result))
             case CallUnanswered():
                 assert self._error is not None
                 with suppress(TypeError):  # an error of a built-in class takes no weak reference
-                    reports[self._error] = CallReport(result.key, result.attempts, False, result.failure.end)
+                    end, limit = result.failure.end, result.limit
+                    reports[self._error] = CallReport(result.key, result.attempts, False, end, limit=limit)
                 raise self._error
             case CallRefused():
                 raise _refusal(result, self._caller.settings.dialect)
 
 
 class SyncExchange(CommonExchange):
-    def __init__(self, caller: Caller, intent: Intent | None, send: Callable[[SendRequest], CallAnswer]) -> None:
-        super().__init__(caller, intent)
+    def __init__(
+        self, caller: Caller, call: OutgoingCall, intent: Intent | None, send: Callable[[SendRequest], CallAnswer]
+    ) -> None:
+        super().__init__(caller, call, intent)
         self._send = send
 
     def perform(self, effect: Effect[Any]) -> Any:
         match effect:
             case SendRequest():
-                self._held = effect.renew
+                self.begin(effect)
                 try:
                     with self._renewing(effect.renew):
                         return self._send(effect)
@@ -345,15 +359,19 @@ class AsyncExchange(CommonExchange):
     """The same with `await`."""
 
     def __init__(
-        self, caller: Caller, intent: Intent | None, send: Callable[[SendRequest], Awaitable[CallAnswer]]
+        self,
+        caller: Caller,
+        call: OutgoingCall,
+        intent: Intent | None,
+        send: Callable[[SendRequest], Awaitable[CallAnswer]],
     ) -> None:
-        super().__init__(caller, intent)
+        super().__init__(caller, call, intent)
         self._send = send
 
     async def perform(self, effect: Effect[Any]) -> Any:
         match effect:
             case SendRequest():
-                self._held = effect.renew
+                self.begin(effect)
                 holding = asyncio.ensure_future(self._hold(effect.renew)) if effect.renew else None
                 try:
                     return await self._send(effect)

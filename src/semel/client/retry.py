@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
+from semel.client.budget import PROCESS_BUDGET, RetryBudget
 from semel.core.retries import Backoff
 
 
@@ -20,10 +20,13 @@ class Retry:
     """The longest pause between two attempts, without what the server asks for."""
     retry_after_max: float = 60.0
     """The longest wait that a server may ask for with `Retry-After`."""
-    allows: Callable[[], bool] | None = None
-    """Asked before each repeat, for a circuit breaker or a budget: False ends the repeats."""
+    budget: RetryBudget | None = PROCESS_BUDGET
+    """How many repeats this process may send to a service. By default all adapters share one; None is no bound."""
 
     def __post_init__(self) -> None:
+        budget: object = self.budget
+        if budget is not None and not isinstance(budget, RetryBudget):
+            raise TypeError(f"budget must be a RetryBudget, or None for no bound, not {type(budget).__name__}")
         _ = self.backoff
 
     @property

@@ -45,6 +45,7 @@ from semel.core.retries import (
     Backoff,
     CallAnswer,
     NextStep,
+    RepeatLimit,
     find_header,
     is_replay,
     may_repeat,
@@ -103,7 +104,11 @@ class DrawNumber(Effect[float], frozen=True):
 
 
 class SpendRetry(Effect[bool], frozen=True):
-    """Whether this process may send one more repeat: its budget allows it, and no circuit breaker is open."""
+    """Whether the budget of this process allows one more repeat.
+
+    Asking for the answer of one's own request that is still running is not counted: the service paces it, it adds no
+    work, and the attempts are bounded.
+    """
 
 
 class AwaitIntent(Effect[None], frozen=True):
@@ -139,6 +144,7 @@ class ReportAttempt(Effect[None], frozen=True):
     end: AttemptEnd
     step: NextStep
     pause_ms: int = 0
+    limit: RepeatLimit | None = None
 
 
 class AnswerOrigin(Member):
@@ -168,6 +174,7 @@ class CallAnswered(Struct, frozen=True):
     key: str
     attempts: int
     unkept: str = ""
+    limit: RepeatLimit | None = None
 
 
 class CallUnanswered(Struct, frozen=True):
@@ -176,6 +183,7 @@ class CallUnanswered(Struct, frozen=True):
     failure: SendFailure
     key: str
     attempts: int
+    limit: RepeatLimit | None = None
 
 
 class CallRefused(Struct, frozen=True):
@@ -290,17 +298,18 @@ def _send(sender: _Sender, attempts: int) -> Plan[CallResult | IntentOvertaken]:
         attempts += 1
         reply = yield from do(SendRequest(sender.headers, sender.body, attempts, renew))
         end = reply.end if isinstance(reply, SendFailure) else read_answer(reply, settings.dialect)
-        step = NEXT_STEPS[end]
+        step, limit = NEXT_STEPS[end], None
         pause_ms = 0
         if step is NextStep.REPEAT:
             number = yield from do(DrawNumber())
             asked_ms = yield from _asked_ms(reply)
             pause_ms = wait_ms(backoff, attempts, number, asked_ms)
-            if not (yield from _may_go_on(sender, attempts, pause_ms)):
+            limit = yield from _find_limit(sender, end, attempts, pause_ms)
+            if limit is not None:
                 step, pause_ms = NextStep.LEAVE_OPEN, 0
-        yield from do(ReportAttempt(attempts, end, step, pause_ms))
+        yield from do(ReportAttempt(attempts, end, step, pause_ms, limit))
         if step is not NextStep.REPEAT:
-            return (yield from _end(sender, reply, end, step, attempts))
+            return (yield from _end(sender, reply, end, step, attempts, limit))
         if not sender.owner:
             yield from do(Pause(pause_ms))
             continue
@@ -330,22 +339,31 @@ def _asked_ms(reply: CallAnswer | SendFailure) -> Plan[int | None]:
     return read_retry_after(asked, (yield from do(ReadDate()))) if asked else None
 
 
-def _may_go_on(sender: _Sender, attempts: int, pause_ms: int) -> Plan[bool]:
-    """Whether the request is sent again: that is safe, in time, and within the budget of the process."""
+def _find_limit(sender: _Sender, end: AttemptEnd, attempts: int, pause_ms: int) -> Plan[RepeatLimit | None]:
+    """Why the request is not sent again. None if that is safe, in time, and within the budget of the process."""
     backoff = sender.settings.backoff
-    if attempts >= backoff.attempts or not may_repeat(sender.call.request.method, keyed=bool(sender.key)):
-        return False
+    if not may_repeat(sender.call.request.method, keyed=bool(sender.key)):
+        return RepeatLimit.UNSAFE
+    if attempts >= backoff.attempts:
+        return RepeatLimit.ATTEMPTS
     now_ms = yield from do(ReadClock())
     if now_ms + pause_ms >= sender.began_ms + backoff.deadline_ms:
-        return False
-    return (yield from do(SpendRetry()))
+        return RepeatLimit.DEADLINE
+    if end is AttemptEnd.IN_PROGRESS or (yield from do(SpendRetry())):
+        return None
+    return RepeatLimit.BUDGET
 
 
 def _end(
-    sender: _Sender, reply: CallAnswer | SendFailure, end: AttemptEnd, step: NextStep, attempts: int
+    sender: _Sender,
+    reply: CallAnswer | SendFailure,
+    end: AttemptEnd,
+    step: NextStep,
+    attempts: int,
+    limit: RepeatLimit | None,
 ) -> Plan[CallResult]:
     """Close the intent, or leave it open, and return what there is."""
-    result = _result(sender, reply, end, attempts)
+    result = replace(_result(sender, reply, end, attempts), limit=limit)
     if sender.owner and step is NextStep.CLOSE and isinstance(reply, CallAnswer):
         kept = KeptAnswer.of(reply.status, reply.headers, reply.body)
         try:
@@ -353,7 +371,8 @@ def _end(
         except StoreError as error:
             return _unkept(result, str(error))
     elif sender.owner:
-        yield from _leave(sender.intent, sender.owner, _reason(reply, end), in_doubt=step is NextStep.DOUBT)
+        reason = _reason(reply, end, limit)
+        yield from _leave(sender.intent, sender.owner, reason, in_doubt=step is NextStep.DOUBT)
     return result
 
 
@@ -380,10 +399,9 @@ def _leave(intent: IntentId, owner: str, error: str, *, in_doubt: bool = False) 
         return
 
 
-def _reason(reply: CallAnswer | SendFailure, end: AttemptEnd) -> str:
-    if isinstance(reply, SendFailure):
-        return f"{end.value}: {reply.error}"
-    return f"{reply.status}: {end.value}"
+def _reason(reply: CallAnswer | SendFailure, end: AttemptEnd, limit: RepeatLimit | None) -> str:
+    said = f"{end.value}; {limit.value}" if limit else end.value
+    return f"{said}: {reply.error}" if isinstance(reply, SendFailure) else f"{reply.status}: {said}"
 
 
 def _sender(

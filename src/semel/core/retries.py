@@ -65,6 +65,15 @@ class NextStep(Member):
     DOUBT = "return the answer; the intent stays open for a person to decide, and is not sent again by itself"
 
 
+class RepeatLimit(Member):
+    """Why a request was not sent again, although another attempt might have got an answer."""
+
+    UNSAFE = "it has no key, and its method is not idempotent"
+    ATTEMPTS = "no attempt is left"
+    DEADLINE = "the next attempt would begin after the deadline"
+    BUDGET = "the retry budget of this process is spent"
+
+
 NEXT_STEPS: Mapping[AttemptEnd, NextStep] = MappingProxyType(
     {
         AttemptEnd.ANSWERED: NextStep.CLOSE,
