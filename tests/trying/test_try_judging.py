@@ -137,7 +137,7 @@ def test_differences_show_what_is_no_secret() -> None:
 def test_secrets_are_not_shown() -> None:
     assert format_url("http://user:pw@h:80/a?token=abc&b=") == "http://h:80/a?token=…&b=…"
     request = ProbeRequest("POST", "http://h/", (("Authorization", "Bearer abcdef"),))
-    assert redact("Bearer abcdef, abcdef", request) == "…, …"
+    assert redact("Bearer abcdef, abcdef", request.headers) == "…, …"
 
 
 @pytest.mark.parametrize("said", ["3", "rows: 3", "count 1 of 3"])

@@ -20,7 +20,14 @@ from semel.stores.open import url_of
 from semel.stores.url import StoreUrl
 
 SECRET = ("password", "passfile", "sslkey", "sslpassword")
-SECRET_VARIABLES = ("SEMEL_GATEWAY_SECRET", "SEMEL_TRY_HEADERS", "SEMEL_TRY_IDENTITY")
+SECRET_VARIABLES = (
+    "SEMEL_CALL_DATA",
+    "SEMEL_CALL_HEADERS",
+    "SEMEL_CALL_JSON_BODY",
+    "SEMEL_GATEWAY_SECRET",
+    "SEMEL_TRY_HEADERS",
+    "SEMEL_TRY_IDENTITY",
+)
 
 
 @dataclass(frozen=True, slots=True)

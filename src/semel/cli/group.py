@@ -18,6 +18,7 @@ COMMANDS = {  # name: (where it is, what it does, the extra it needs)
     "demo": ("semel.cli.demo:demo", "Start a shop that takes payments, and see what retries do to it.", "demo"),
     "gateway": ("semel.cli.gateway:gateway", "Put idempotency keys in front of any HTTP service.", "gateway"),
     "try": ("semel.cli.probe:try_", "Try whether an API is safe to retry, and say what is wrong.", "cli"),
+    "call": ("semel.cli.call:call", "Send a request that takes effect once, however often you run it.", "cli"),
     "migrate": ("semel.cli.migrate:migrate", "Create or upgrade the tables of a store.", "cli"),
     "doctor": ("semel.cli.doctor:doctor", "Examine a store: can it keep what it promises?", "cli"),
     "keys": ("semel.cli.keys:keys", "List, show, resolve, release, expire and delete records.", "cli"),

@@ -125,7 +125,7 @@ def _not_accepted(failed: FirstFailed, request: ProbeRequest) -> str:
         hint = "Give credentials with -H 'Authorization: …'."
     elif not reply.status:
         hint = "Is the service running, and is the URL right?"
-    return visible(redact(f"the first request was not accepted: {reply}. {hint}", request))
+    return visible(redact(f"the first request was not accepted: {reply}. {hint}", request.headers))
 
 
 def _progress(what: str) -> None:

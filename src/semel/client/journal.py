@@ -167,13 +167,19 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _open(url: str, seal: Seal | None) -> IntentJournal:
+def find_path(url: str) -> str:
+    """The file of a journal's URL; empty for a journal in memory."""
     parts = urlsplit(url)
     if parts.netloc or parts.query or parts.fragment:
         raise StoreMisconfigured("a journal URL has no host and no options: write sqlite:///journal.db or memory://")
     if parts.scheme == "memory" and not parts.path:
-        return MemoryJournal(wall_clock_ms)
+        return ""
     path = unquote(parts.path[1:])
     if parts.scheme == "sqlite" and path:
-        return SqliteJournal(path, wall_clock_ms, seal)
+        return path
     raise StoreMisconfigured(f"{url!r} is not a journal URL: write sqlite:///journal.db or memory://")
+
+
+def _open(url: str, seal: Seal | None) -> IntentJournal:
+    path = find_path(url)
+    return SqliteJournal(path, wall_clock_ms, seal) if path else MemoryJournal(wall_clock_ms)

@@ -90,7 +90,7 @@ def check_mark(connection: sqlite3.Connection, path: str, seal: Seal | None) -> 
             connection.execute("INSERT OR REPLACE INTO mark VALUES (1, ?, ?)", (sealed.format, sealed.payload))
     elif mark is not None:
         raise StoreMisconfigured(
-            f"{path} is sealed: open it with its keys, Journal(url, seal=Seal(keys)). Nothing was sent"
+            f"{path} is sealed: open it with its keys, Journal(url, seal=Seal(keys)) or --seal-keys. Nothing was sent"
         )
     connection.execute("COMMIT")
 

@@ -27,9 +27,9 @@ def format_url(url: str) -> str:
     return urlunsplit((parts.scheme, host, parts.path, query, ""))
 
 
-def redact(text: str, request: ProbeRequest) -> str:
-    """The text without the values of the request's headers, which a service may repeat in its answer."""
-    for _, value in request.headers:
+def redact(text: str, headers: Sequence[tuple[str, str]]) -> str:
+    """The text without the values of these headers of the request, which a service may repeat in its answer."""
+    for _, value in headers:
         for secret in (value, value.partition(" ")[2]):  # the whole first, which holds the other
             if len(secret) > 3:
                 text = text.replace(secret, "…")
@@ -42,10 +42,12 @@ def as_text(verdicts: Sequence[ProbeVerdict], request: ProbeRequest, *, counted:
     lines = [f"{request.method} {format_url(request.url)}", ""]
     for verdict in verdicts:
         head = f"{SIGNS[verdict.mark]} {verdict.name}".ljust(column)
-        lines.append(redact(f"{head}{verdict.seen}", request))
+        lines.append(redact(f"{head}{verdict.seen}", request.headers))
         for text in filter(None, (f"{verdict.why}.", verdict.advice and f"→ {verdict.advice}")):
             indent = " " * column
-            wrapped = textwrap.wrap(redact(text, request), width, initial_indent=indent, subsequent_indent=indent)
+            wrapped = textwrap.wrap(
+                redact(text, request.headers), width, initial_indent=indent, subsequent_indent=indent
+            )
             lines.extend(wrapped)
     notes = [] if counted else textwrap.wrap(NOT_COUNTED, width)
     return "\n".join([*map(visible, lines), "", summary(verdicts), *notes])
@@ -66,8 +68,8 @@ def as_json(verdicts: Sequence[ProbeVerdict], request: ProbeRequest, *, counted:
             {
                 "try": verdict.name,
                 "verdict": verdict.mark.value,
-                "seen": redact(verdict.seen, request),
-                "why": redact(verdict.why, request),
+                "seen": redact(verdict.seen, request.headers),
+                "why": redact(verdict.why, request.headers),
                 "advice": verdict.advice,
             }
             for verdict in verdicts
