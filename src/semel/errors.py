@@ -66,6 +66,10 @@ class InProgress(SemelError):
         self.retry_after = retry_after
 
 
+class CircuitOpen(SemelError):
+    """A circuit breaker is open, so a request was not sent. An intent stays open, and is sent when asked for again."""
+
+
 class KeyReused(SemelError):
     """The key belongs to a call with other arguments; nothing was run."""
 

@@ -200,6 +200,19 @@ def test_the_last_attempt_is_not_repeated() -> None:
     assert result == CallUnanswered(LOST, "k1", 3, RepeatLimit.ATTEMPTS)
 
 
+def test_an_attempt_that_a_breaker_holds_back_is_not_counted() -> None:
+    held_back = SendFailure(AttemptEnd.HELD_BACK, "open")
+    result = play(
+        run_call(OutgoingCall(POST, intent=INTENT), SETTINGS),
+        *OWNER,
+        opened(IntentGranted(ENTRY)),
+        sent(1, held_back, RENEW),
+        reported(1, AttemptEnd.HELD_BACK),
+        (LeaveIntent(PAY, "me", "a circuit breaker is open: the request was not sent: open"), True),
+    )
+    assert result == CallUnanswered(held_back, "k1", 0)
+
+
 def test_no_attempt_begins_after_the_deadline() -> None:
     for clock_ms, limit in ((9_949, RepeatLimit.BUDGET), (9_950, RepeatLimit.DEADLINE)):
         script: list[Step] = [START, NEW_KEY, sent(1, LOST), (DrawNumber(), 0.5), (ReadClock(), clock_ms)]

@@ -61,6 +61,7 @@ TABLE = [
     (AttemptEnd.UNREACHED, NextStep.REPEAT),
     (AttemptEnd.LOST, NextStep.REPEAT),
     (AttemptEnd.UNSENDABLE, NextStep.LEAVE_OPEN),
+    (AttemptEnd.HELD_BACK, NextStep.LEAVE_OPEN),
 ]
 PLAIN = X_IDEMPOTENCY_KEY
 REPLAYED = {"Idempotent-Replayed": "true"}

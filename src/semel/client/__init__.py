@@ -5,6 +5,7 @@
 need be, and the journal keeps the answer.
 """
 
+from semel.client.breaker import Breaker, FailedAttempt
 from semel.client.budget import RetryBudget
 from semel.client.exchange import CallReport, report_of
 from semel.client.journal import Indeterminate, Intent, Journal, ResumedIntent
@@ -24,6 +25,7 @@ from semel.core.dialects import (
     KeyDialect,
     form_field,
 )
+from semel.core.retries import AttemptEnd, RepeatLimit
 
 __all__ = [
     "ADYEN",
@@ -37,11 +39,15 @@ __all__ = [
     "SQUARE",
     "STRIPE",
     "X_IDEMPOTENCY_KEY",
+    "AttemptEnd",
+    "Breaker",
     "CallReport",
+    "FailedAttempt",
     "Indeterminate",
     "Intent",
     "Journal",
     "KeyDialect",
+    "RepeatLimit",
     "ResumedIntent",
     "Retry",
     "RetryBudget",

@@ -23,6 +23,7 @@ from weakref import WeakKeyDictionary
 from msgspec import Struct
 from msgspec.structs import replace
 
+from semel.client.breaker import Passage
 from semel.client.budget import origin_of
 from semel.client.journal import Indeterminate, Intent, Journal, wall_clock_ms
 from semel.client.marker import IntentMark
@@ -52,7 +53,7 @@ from semel.core.journal import CallRequest, JournalCall, KeptAnswer, LeaveIntent
 from semel.core.records import check_duration
 from semel.core.relay import NewOwner, ReadClock
 from semel.core.retries import AttemptEnd, CallAnswer, RepeatLimit, find_header
-from semel.errors import InProgress, KeyReused, Misuse, ResultNotKept, StoreError
+from semel.errors import CircuitOpen, InProgress, KeyReused, Misuse, ResultNotKept, StoreError
 from semel.runtime.drive import adrive, drive
 
 POLL_S = 0.05
@@ -217,8 +218,8 @@ def run_exchange(
     exchange = SyncExchange(caller, call, intent, send)
     try:
         return exchange.end(drive(run_call(call, caller.settings), exchange.perform))
-    except BaseException:
-        if left := exchange.left:
+    except BaseException as error:
+        if left := exchange.interrupt(error):
             with suppress(StoreError):
                 exchange.journal.answer(left)
         raise
@@ -231,8 +232,8 @@ async def arun_exchange(
     exchange = AsyncExchange(caller, call, intent, send)
     try:
         return exchange.end(await adrive(run_call(call, caller.settings), exchange.perform))
-    except BaseException:
-        if left := exchange.left:
+    except BaseException as error:
+        if left := exchange.interrupt(error):
             with suppress(StoreError):
                 await asyncio.to_thread(exchange.journal.answer, left)
         raise
@@ -247,16 +248,12 @@ class CommonExchange:
         self._handled = sys.exception()
         self._error: Exception | None = None
         self._held: RenewIntent | None = None
+        self._passage: Passage | None = None
 
     @property
     def journal(self) -> Journal:
         assert self._intent is not None
         return self._intent.journal
-
-    @property
-    def left(self) -> LeaveIntent | None:
-        """What to tell the journal if this sender is interrupted, so that the next one need not wait for the lease."""
-        return LeaveIntent(self._held.id, self._held.owner, "the sender was interrupted") if self._held else None
 
     def answer(self, effect: Effect[Any]) -> Any:
         match effect:
@@ -273,17 +270,32 @@ class CommonExchange:
             case SpendRetry():
                 budget = self._caller.retry.budget
                 return budget is None or budget.withdraw(self._origin)
-            case ReportAttempt():
+            case ReportAttempt(_, end):
+                if self._passage is not None:
+                    self._passage.end(end)
                 return None
             case _:
                 raise AssertionError(f"no adapter performs {effect}")
 
-    def begin(self, request: SendRequest) -> None:
-        """Note what is about to be sent."""
+    def begin(self, request: SendRequest) -> SendFailure | None:
+        """Note what is about to be sent. A failure means that it must not be."""
         self._held = request.renew
-        budget = self._caller.retry.budget
+        budget, breaker = self._caller.retry.budget, self._caller.retry.breaker
+        if breaker is not None:
+            try:
+                self._passage = Passage(breaker, self._origin, request.attempt - 1)
+            except CircuitOpen as error:
+                self._passage, self._error = None, error
+                return SendFailure(AttemptEnd.HELD_BACK, str(error.__cause__))
         if request.attempt == 1 and budget is not None:
             budget.deposit(self._origin)
+        return None
+
+    def interrupt(self, error: BaseException) -> LeaveIntent | None:
+        """Tell the breaker, and say what to tell the journal, so that the next sender need not wait for the lease."""
+        if self._passage is not None:
+            self._passage.leave(error)
+        return LeaveIntent(self._held.id, self._held.owner, "the sender was interrupted") if self._held else None
 
     def failed(self, error: Exception) -> SendFailure:
         self._error = error
@@ -317,7 +329,8 @@ class SyncExchange(CommonExchange):
     def perform(self, effect: Effect[Any]) -> Any:
         match effect:
             case SendRequest():
-                self.begin(effect)
+                if held_back := self.begin(effect):
+                    return held_back
                 try:
                     with self._renewing(effect.renew):
                         return self._send(effect)
@@ -371,7 +384,8 @@ class AsyncExchange(CommonExchange):
     async def perform(self, effect: Effect[Any]) -> Any:
         match effect:
             case SendRequest():
-                self.begin(effect)
+                if held_back := self.begin(effect):
+                    return held_back
                 holding = asyncio.ensure_future(self._hold(effect.renew)) if effect.renew else None
                 try:
                     return await self._send(effect)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from semel.client.breaker import Breaker
 from semel.client.budget import PROCESS_BUDGET, RetryBudget
 from semel.core.retries import Backoff
 
@@ -22,11 +23,16 @@ class Retry:
     """The longest wait that a server may ask for with `Retry-After`."""
     budget: RetryBudget | None = PROCESS_BUDGET
     """How many repeats this process may send to a service. By default all adapters share one; None is no bound."""
+    breaker: Breaker | None = None
+    """Gives a context manager for an origin, which each attempt is sent in. If entering it raises, nothing is sent."""
 
     def __post_init__(self) -> None:
         budget: object = self.budget
         if budget is not None and not isinstance(budget, RetryBudget):
             raise TypeError(f"budget must be a RetryBudget, or None for no bound, not {type(budget).__name__}")
+        breaker: object = self.breaker
+        if breaker is not None and not callable(breaker):
+            raise TypeError(f"breaker must be a function from an origin to a context manager, not {breaker!r}")
         _ = self.backoff
 
     @property

@@ -309,7 +309,8 @@ def _send(sender: _Sender, attempts: int) -> Plan[CallResult | IntentOvertaken]:
                 step, pause_ms = NextStep.LEAVE_OPEN, 0
         yield from do(ReportAttempt(attempts, end, step, pause_ms, limit))
         if step is not NextStep.REPEAT:
-            return (yield from _end(sender, reply, end, step, attempts, limit))
+            sent = attempts - 1 if end is AttemptEnd.HELD_BACK else attempts
+            return (yield from _end(sender, reply, end, step, sent, limit))
         if not sender.owner:
             yield from do(Pause(pause_ms))
             continue

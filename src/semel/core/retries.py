@@ -54,6 +54,7 @@ class AttemptEnd(Member):
     UNREACHED = "no connection: the request cannot have arrived"
     LOST = "the connection failed: the request may have arrived"
     UNSENDABLE = "the request could not be made"
+    HELD_BACK = "a circuit breaker is open: the request was not sent"
 
 
 class NextStep(Member):
@@ -93,8 +94,22 @@ NEXT_STEPS: Mapping[AttemptEnd, NextStep] = MappingProxyType(
         AttemptEnd.UNREACHED: NextStep.REPEAT,
         AttemptEnd.LOST: NextStep.REPEAT,
         AttemptEnd.UNSENDABLE: NextStep.LEAVE_OPEN,
+        AttemptEnd.HELD_BACK: NextStep.LEAVE_OPEN,
     }
 )
+
+TROUBLES = frozenset(
+    {
+        AttemptEnd.SERVER_ERROR,
+        AttemptEnd.DO_NOT_REPEAT,
+        AttemptEnd.LATER,
+        AttemptEnd.GATEWAY,
+        AttemptEnd.UNREACHED,
+        AttemptEnd.LOST,
+        AttemptEnd.UNSENDABLE,
+    }
+)
+"""Ends that speak against the service, for circuit breakers. A failure that it has stored is an answer."""
 
 OF_PROBLEM: Mapping[str, AttemptEnd] = MappingProxyType(
     {
