@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -13,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from client.racers import THREADS
+from client.racers import PROCESS_HEADER, THREADS
 
 PROCESSES = 2
 ANSWER_SIZE = 4_096
+SHORT_LEASE_S = 1.5
 
 
 class Bank:
@@ -26,6 +28,8 @@ class Bank:
         self.lock = threading.Lock()
         self.answers: dict[str, bytes] = {}
         self.requests = self.under_way = self.most_under_way = 0
+        self.kills = 0
+        """How many of the next requests lose the process that sent them, while they are under way."""
 
     @contextmanager
     def counting(self) -> Iterator[int]:
@@ -51,6 +55,8 @@ class BankHandler(BaseHTTPRequestHandler):
             with self.bank.lock:
                 answer = self.bank.answers.setdefault(self.headers["idempotency-key"], os.urandom(ANSWER_SIZE))
             time.sleep(0.05)
+            if number <= self.bank.kills:
+                os.kill(int(self.headers[PROCESS_HEADER]), signal.SIGKILL)
         if number <= 2:  # it took effect, and the answer is lost
             self.close_connection = True
             return
@@ -80,12 +86,12 @@ def bank() -> Iterator[tuple[Bank, str]]:
     thread.join()
 
 
-def race(journal_url: str, url: str) -> list[str]:
-    """What all threads of all processes were answered."""
-    command = [sys.executable, "-m", "client.racers", journal_url, url]
+def race(journal_url: str, url: str, *, processes: int = PROCESSES, lease_s: float = 30) -> list[str]:
+    """What all threads were answered whose process was not killed."""
+    command = [sys.executable, "-m", "client.racers", journal_url, url, str(lease_s)]
     racers = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="tests")
-        for _ in range(PROCESSES)
+        for _ in range(processes)
     ]
     try:
         for racer in racers:
@@ -106,6 +112,30 @@ def test_one_request_is_under_way_and_all_get_the_one_answer(tmp_path: Path, ban
     counted, url = bank
     answers = race(f"sqlite:///{tmp_path}/journal.db", url)
     assert (len(counted.answers), counted.most_under_way, counted.requests) == (1, 1, 3)
+    (answer,) = counted.answers.values()
+    assert answers == [f"201 {hashlib.sha256(answer).hexdigest()}"] * PROCESSES * THREADS
+
+
+def test_the_other_process_gets_the_answer_if_the_sender_is_killed(tmp_path: Path, bank: tuple[Bank, str]) -> None:
+    counted, url = bank
+    counted.kills = 1
+    journal = f"sqlite:///{tmp_path}/journal.db"
+    answers = race(journal, url, lease_s=SHORT_LEASE_S)
+    assert (len(counted.answers), counted.most_under_way, counted.requests) == (1, 1, 3)
+    answers += race(journal, url, processes=1)
+    assert counted.requests == 3, "the process that took the place of the killed one has the answer of the journal"
+    (answer,) = counted.answers.values()
+    assert answers == [f"201 {hashlib.sha256(answer).hexdigest()}"] * PROCESSES * THREADS
+
+
+def test_each_process_may_be_killed_in_turn(tmp_path: Path, bank: tuple[Bank, str]) -> None:
+    counted, url = bank
+    counted.kills = 2 * PROCESSES
+    journal = f"sqlite:///{tmp_path}/journal.db"
+    for _ in range(2):
+        assert race(journal, url, lease_s=SHORT_LEASE_S) == []
+    answers = race(journal, url, lease_s=SHORT_LEASE_S)
+    assert (len(counted.answers), counted.most_under_way, counted.requests) == (1, 1, counted.kills + 1)
     (answer,) = counted.answers.values()
     assert answers == [f"201 {hashlib.sha256(answer).hexdigest()}"] * PROCESSES * THREADS
 
