@@ -32,7 +32,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length", "0")))
-        key = self.headers.get("idempotency-key") or self.headers.get("paypal-request-id", "")
+        key = self.headers["idempotency-key"] or self.headers["paypal-request-id"] or ""
         with self.api.lock:
             self.api.requests.append((self.path, key, body))
             behaviour = self.api.behaviours.pop(0) if self.api.behaviours else "answer"
