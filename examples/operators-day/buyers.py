@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
@@ -27,7 +28,7 @@ def pay(port: str, number: int) -> str:
     except HTTPError as error:
         with error:
             return f"refused with {error.code}"
-    except (URLError, OSError):
+    except (URLError, OSError, HTTPException):  # an answer may end in the middle, too
         return "no answer"
     return "paid" if receipt["order"] == order else f"the receipt of {receipt['order']}"
 

@@ -42,8 +42,8 @@ def journal() -> Journal:
 def test_digest_authentication_of_requests_keeps_the_key(journal: Journal, named: bool) -> None:
     with serving("drop", "refuse-digest") as api, session(journal) as http:
         http.auth = HTTPDigestAuth("me", "secret")
-        with journal.intent("pay:42", max_age=HOUR) as intent:
-            response = http.post(api.url, headers=intent.headers if named else {})
+        intent = journal.intent("pay:42", max_age=HOUR)
+        response = http.post(api.url, headers=intent.headers if named else {})
         assert (response.content, report_of(response).replayed) == (b"paid", True)
         assert (len(api.requests), list(api.effects.values())) == (3, [1])
         assert journal.pending() == ()

@@ -1,5 +1,6 @@
 """A journal in a file: the same as the model, call by call, and after every crash what it has said."""
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -8,6 +9,7 @@ import stat
 import tempfile
 import threading
 import time
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -118,9 +120,20 @@ def test_every_commit_is_synced(path: str, monkeypatch: pytest.MonkeyPatch) -> N
         return opened[-1]
 
     monkeypatch.setattr(sqlite3, "connect", connect_and_note)
-    SqliteJournal(path, wall_clock)
+    journal = SqliteJournal(path, wall_clock)
     assert opened[0].execute("PRAGMA synchronous").fetchone() == (2,)
     assert opened[0].execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    journal.close()
+
+
+def test_a_journal_that_is_dropped_closes_its_file(path: str) -> None:
+    journal = SqliteJournal(path, wall_clock)
+    assert Path(f"{path}-wal").exists()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        del journal
+        gc.collect()
+    assert not Path(f"{path}-wal").exists(), "the last one to close the file removes this one"
 
 
 def test_no_other_process_writes_between_the_look_at_an_intent_and_its_grant(path: str) -> None:

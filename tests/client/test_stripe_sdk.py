@@ -13,6 +13,8 @@ from semel import Policy
 from semel.testing.proxy import Fault, FaultProxy, ProxyExchange
 from waiting import until
 
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")  # the library's own
+
 Charge = Callable[..., Any]
 """Charges by the library: `charge(url, amount=5)`."""
 

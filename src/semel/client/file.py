@@ -27,10 +27,10 @@ class JournalFile:
     """Threads of a process share one connection; processes share the file."""
 
     def __init__(self, path: str, seal: Seal | None = None) -> None:
-        self.path = os.path.abspath(path)  # a later chdir must not mean another file
-        self._seal = seal
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
+        self.path = os.path.abspath(path)  # a later chdir must not mean another file
+        self._seal = seal
         self._companions: tuple[str, ...] = ()
         self._identity: Identity = ()
         _open_files.add(self)
@@ -55,6 +55,10 @@ class JournalFile:
             connection, self._connection = self._connection, None
             if connection is not None:
                 connection.close()
+
+    def __del__(self) -> None:
+        """A journal lives as long as its program, so a program need not close it. From 3.13 on Python would warn."""
+        self.close()
 
     def before_fork(self) -> None:
         """SQLite must not see a fork: the child would have the memory of locks that it does not hold."""
