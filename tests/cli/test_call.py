@@ -220,7 +220,7 @@ def test_a_name_that_another_run_holds(journal: str, pay: Any) -> None:
         other.communicate(timeout=20)
     assert done.exit_code == 75
     assert "another sender holds the intent" in done.stderr
-    assert "Run the same command again: it waits for the other one's answer" in done.stderr
+    assert "Run the same command again: it goes on with the same key" in done.stderr
     assert (other.returncode, len(api.requests)) == (0, 1)
 
 

@@ -18,6 +18,7 @@ class Api:
     def __init__(self) -> None:
         self.effects: Counter[str] = Counter()
         self.requests: list[tuple[str, str, bytes]] = []
+        self.credentials: list[str] = []
         self.behaviours: list[str | bytes] = []
         """Bytes are sent as they are, and the connection is closed after them."""
         self.url = ""
@@ -34,6 +35,7 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("content-length", "0")))
         key = self.headers["idempotency-key"] or self.headers["paypal-request-id"] or ""
         with self.api.lock:
+            self.api.credentials.append(self.headers.get("authorization", ""))
             self.api.requests.append((self.path, key, body))
             behaviour = self.api.behaviours.pop(0) if self.api.behaviours else "answer"
             replayed = bool(key) and self.api.effects[key] > 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as json_module
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -25,7 +25,7 @@ from semel.cli.intents import (
 )
 from semel.cli.options import json_option, option
 from semel.cli.output import seconds
-from semel.client import discovery
+from semel.cli.service import ServiceAway, ServiceKeys, ask_service, keys_of
 from semel.core.callers import put_key, read_body_key
 from semel.core.dialects import DIALECTS, DRAFT_07, KeyDialect, check_key
 from semel.core.journal import CallRequest
@@ -34,14 +34,6 @@ from semel.errors import NotDiscovered
 
 NEVER_SENT_TWICE = ("GET", "HEAD", "OPTIONS", "TRACE")
 """Methods that change nothing. They need no key, and no journal keeps what they answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceKeys:
-    """How the service is told the key, and how long it remembers it."""
-
-    dialect: KeyDialect
-    max_age: timedelta
 
 
 def read_data(text: str) -> bytes:
@@ -143,9 +135,7 @@ def call(
     if json and include:
         raise click.UsageError("--json has the headers already: leave --include out.")
     body, headers = _read_body(data, json_body, sent.headers)
-    if discover and dialect is not None:
-        raise click.UsageError("Give only one of --dialect and --discover.")
-    service = _ask_service(url, max_age) if discover else _service_of(dialect, max_age)
+    service = _find_service(url, dialect, discover, max_age)
     request = _check_request(CallRequest(method, url, headers, body, service.dialect.name), service.dialect)
     httpx, _ = import_httpx()
     try:
@@ -198,13 +188,10 @@ def _read_body(data: bytes | None, json_body: bytes | None, headers: Headers) ->
     is_json = body is not None and _is_json(body)
     if json_body is not None and not is_json:
         raise click.BadParameter("it is not JSON; --data sends anything", param_hint="--json-body")
-    names = {name.lower() for name, _ in headers}
-    added: list[tuple[str, str]] = []
-    if "accept-encoding" not in names:
-        added.append(("Accept-Encoding", "identity"))  # the bytes that the service has, and not compressed ones
-    if is_json and "content-type" not in names:
-        added.append(("Content-Type", "application/json"))
-    return body or b"", (*headers, *added)
+    has_type = any(name.lower() == "content-type" for name, _ in headers)
+    if is_json and not has_type:
+        headers = (*headers, ("Content-Type", "application/json"))
+    return body or b"", headers
 
 
 def _is_json(body: bytes) -> bool:
@@ -215,37 +202,28 @@ def _is_json(body: bytes) -> bool:
     return True
 
 
-def _service_of(dialect: str | None, max_age: timedelta | None) -> ServiceKeys:
-    chosen = DRAFT_07 if dialect is None else DIALECTS[dialect]
-    retention = timedelta(milliseconds=chosen.retention_ms)
-    return ServiceKeys(chosen, _check_age(max_age or retention * 23 / 24, retention, f"the dialect {chosen.name}"))
-
-
-def _ask_service(url: str, max_age: timedelta | None) -> ServiceKeys:
-    """What the service publishes, below the root of its URL."""
-    httpx, _ = import_httpx()
-    parts = urlsplit(url)
-    try:
-        with httpx.Client() as client:
-            found = discovery.discover(client, f"{parts.scheme}://{parts.netloc}")
-    except NotDiscovered as error:
-        raise click.UsageError(f"--discover: {error}. --dialect says it instead") from error
-    except httpx.HTTPError as error:
-        end_call(
-            f"--discover: {type(error).__name__}: {error}. Nothing was sent: run the same command again",
-            CallExit.AGAIN,
-        )
-    retention = timedelta(milliseconds=found.dialect.retention_ms)
-    return ServiceKeys(found.dialect, _check_age(max_age or found.max_age, retention, "what it publishes"))
-
-
-def _check_age(max_age: timedelta, retention: timedelta, source: str) -> timedelta:
-    if max_age > retention:
+def _find_service(url: str, dialect: str | None, asks: bool, max_age: timedelta | None) -> ServiceKeys:
+    """How the service is told the key, and how old an intent may become."""
+    if not asks:
+        service = keys_of(DRAFT_07 if dialect is None else DIALECTS[dialect])
+    elif dialect is not None:
+        raise click.UsageError("Give only one of --dialect and --discover.")
+    else:
+        try:
+            service = ask_service(url)
+        except NotDiscovered as error:
+            raise click.UsageError(f"--discover: {error}. --dialect says it instead") from error
+        except ServiceAway as error:
+            end_call(f"--discover: {error}. Nothing was sent: run the same command again", CallExit.AGAIN)
+    if max_age is None:
+        return service
+    if max_age > service.retention:
         raise click.BadParameter(
-            f"{seconds(max_age)} is too long: by {source} the service remembers a key for {seconds(retention)}",
+            f"{seconds(max_age)} is too long: by {service.source} the service remembers a key for "
+            f"{seconds(service.retention)}",
             param_hint="--max-age",
         )
-    return max_age
+    return replace(service, max_age=max_age)
 
 
 def _check_request(request: CallRequest, dialect: KeyDialect) -> CallRequest:

@@ -22,6 +22,8 @@ from semel.core.retries import AttemptEnd, CallAnswer, read_answer
 from semel.errors import InProgress, KeyReused, Misuse, ResultNotKept
 from semel.probe.report import redact
 
+AS_IT_IS = {"accept-encoding": "identity"}
+"""Asks for the bytes of an answer as the service has them."""
 REFUSALS: dict[type[Exception], CallExit] = {
     Indeterminate: CallExit.DOUBT,
     KeyReused: CallExit.OTHER_REQUEST,
@@ -50,7 +52,7 @@ def send_request(
     httpx, idempotent_transport = import_httpx()
     outcome = CallOutcome(None if intent is None else intent.part.id.name)
     transport = idempotent_transport(httpx.HTTPTransport(), retry=sent.retry, dialect=dialect, lease=sent.lease_s)
-    with httpx.Client(transport=transport, timeout=sent.timeout_s) as client:
+    with httpx.Client(transport=transport, timeout=sent.timeout_s, headers=AS_IT_IS) as client:
         made = client.build_request(
             request.method,
             request.url,
@@ -65,7 +67,7 @@ def send_request(
         except ResultNotKept:
             assert intent is not None
             return _without_body(outcome, intent)
-        except (Indeterminate, KeyReused, InProgress) as error:
+        except tuple(REFUSALS) as error:
             return replace(outcome, error=str(error), refusal=REFUSALS[type(error)])
         except httpx.HTTPError as error:
             return _unanswered(outcome, error)

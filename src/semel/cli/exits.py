@@ -53,6 +53,7 @@ EXITS: Mapping[AttemptEnd, CallExit] = MappingProxyType(
         AttemptEnd.UNKNOWN: CallExit.DOUBT,
         AttemptEnd.FORGOTTEN: CallExit.DOUBT,
         AttemptEnd.DO_NOT_REPEAT: CallExit.CHANGE,
+        AttemptEnd.HELD_BACK: CallExit.AGAIN,
         AttemptEnd.UNREACHED: CallExit.AGAIN,
         AttemptEnd.LOST: CallExit.AGAIN,
         AttemptEnd.UNSENDABLE: CallExit.CHANGE,
@@ -124,7 +125,7 @@ class CallOutcome:
         if self.end is None:
             ways_out = {
                 CallExit.DOUBT: f". On the command line that is: {forget}",
-                CallExit.AGAIN: ". Run the same command again: it waits for the other one's answer, or takes over",
+                CallExit.AGAIN: ". Run the same command again: it goes on with the same key",
             }
             return f"{self.error}{ways_out.get(self.refusal, '')}"
         why = f"{self.end.value} ({self.error})" if self.error else self.end.value
@@ -168,7 +169,7 @@ class CallOutcome:
             "exit": int(self.status),
             "status": None if self.answer is None else self.answer.status,
             "headers": None if self.answer is None else [list(each) for each in self.answer.headers],
-            **_describe_body(body),
+            **describe_body(body),
             "body_size": self.lost_size if body is None else len(body),
             "attempts": self.attempts,
             "replayed": self.is_replay,
@@ -179,7 +180,7 @@ class CallOutcome:
         }
 
 
-def _describe_body(body: bytes | None) -> dict[str, str | None]:
+def describe_body(body: bytes | None) -> dict[str, str | None]:
     """As text, or in Base64 if it is no text."""
     if body is None:
         return {"body": None, "body_base64": None}

@@ -19,6 +19,7 @@ COMMANDS = {  # name: (where it is, what it does, the extra it needs)
     "gateway": ("semel.cli.gateway:gateway", "Put idempotency keys in front of any HTTP service.", "gateway"),
     "try": ("semel.cli.probe:try_", "Try whether an API is safe to retry, and say what is wrong.", "cli"),
     "call": ("semel.cli.call:call", "Send a request that takes effect once, however often you run it.", "cli"),
+    "journal": ("semel.cli.journal:journal", "List, show, resume, forget and purge the intents of a journal.", "cli"),
     "migrate": ("semel.cli.migrate:migrate", "Create or upgrade the tables of a store.", "cli"),
     "doctor": ("semel.cli.doctor:doctor", "Examine a store: can it keep what it promises?", "cli"),
     "keys": ("semel.cli.keys:keys", "List, show, resolve, release, expire and delete records.", "cli"),

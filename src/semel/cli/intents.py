@@ -16,7 +16,7 @@ import click
 from semel.cli.options import duration, option
 from semel.client.journal import Journal, find_path
 from semel.client.retry import Retry
-from semel.codecs.sealed import Seal
+from semel.codecs.seal import Seal
 from semel.core.journal import IntentId
 from semel.core.retries import ATTEMPTS_MAX
 from semel.errors import StoreMisconfigured

@@ -38,6 +38,8 @@ WAYS: dict[frozenset[str], tuple[KeyQuoting, KeyFormat]] = {
     frozenset({"uuid"}): (KeyQuoting.BARE, KeyFormat.UUID4),
     frozenset({"ulid"}): (KeyQuoting.BARE, KeyFormat.ULID),
 }
+DISCOVERED = "discovered"
+"""The name of the dialect of every service that was asked."""
 KEY_SIZES = {KeyFormat.UUID4: 36, KeyFormat.ULID: 26}
 
 Seconds = Annotated[float, Meta(ge=1, le=DURATION_MS_MAX / 1_000)]
@@ -149,7 +151,7 @@ def read_document(fetched: FetchedDocument, url: str) -> DiscoveredKeys:
     retention_s = min([document.retention_seconds, *others])
     dialect = replace(
         DRAFT_07,
-        name="discovered",
+        name=DISCOVERED,
         source=url,
         header=_find_header(
             url, [document.headers, *(each.headers for each in operations if each.headers is not None)]
