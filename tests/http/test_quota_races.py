@@ -45,6 +45,8 @@ class Service(Protocol):
         """Ask for all of `keys` at once."""
         ...
 
+    def close(self) -> None: ...
+
 
 class Served:
     def __init__(self) -> None:
@@ -88,13 +90,22 @@ class Asgi(Served):
         self.app = asgi.IdempotencyMiddleware(
             work, store=Store(), policy=policy, identify=tenant_of_scope, quota_storage=storage
         )
+        self.loop = asyncio.new_event_loop()
+        """All requests run in it, as on a server: the end of one wakes those that wait for it."""
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
 
     def ask(self, *keys: str, tenant: str = "me", body: bytes = b"{}") -> list[Answer]:
         async def main() -> list[Answer]:
             answers = await asyncio.gather(*(post(self.app, "/pay", key, tenant=tenant, body=body) for key in keys))
             return [(answer.status_code, "idempotent-replayed" in answer.headers) for answer in answers]
 
-        return asyncio.run(main())
+        return asyncio.run_coroutine_threadsafe(main(), self.loop).result()
+
+    def close(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
 
 
 class Wsgi(Served):
@@ -132,6 +143,8 @@ class Wsgi(Served):
             thread.join()
         return answers
 
+    def close(self) -> None: ...
+
 
 def tenant_of_scope(scope: Any) -> str:
     tenant: bytes = dict(scope["headers"])[b"tenant"]
@@ -149,7 +162,13 @@ def front(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture(params=["memory", "redis"])
 def serve(request: pytest.FixtureRequest, front: Any) -> Serve:
     storage = "memory://" if request.param == "memory" else request.getfixturevalue("redis_url")
-    return lambda **policy: front(Policy(**{"quota": "5/minute", **policy}), storage)
+
+    def served(**policy: Any) -> Service:
+        service: Service = front(Policy(**{"quota": "5/minute", **policy}), storage)
+        request.addfinalizer(service.close)
+        return service
+
+    return served
 
 
 @pytest.fixture
@@ -272,6 +291,7 @@ def test_a_caller_who_leaves_during_its_claim_gives_the_charge_back(tenant: str,
         while (answer := await post(service.app, "/pay", "other", tenant=tenant)).status_code == 429:
             await asyncio.sleep(0.001)
         assert (answer.status_code, service.effects) == (201, ["other"])
+        service.close()
 
     for storage in ("memory://", redis_url):
         asyncio.run(asyncio.wait_for(main(storage), 10))
