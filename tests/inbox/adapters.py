@@ -80,7 +80,17 @@ async def running(*workers: BrokerConsumer[Any]) -> AsyncIterator[None]:
             await asyncio.gather(*tasks)
 
 
-class AdapterScenarios:
+class BriefWaits:
+    """What these tests would wait out in full. The processes of `ServiceScenarios` wait as long as those of users."""
+
+    @pytest.fixture(autouse=True)
+    def brief_waits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("semel.inbox.worker.CALL_S", 2.0)  # for connecting, and for taking leave
+        for module in ("nats", "rabbitmq", "redis"):
+            monkeypatch.setattr(f"semel.inbox.{module}.POLL_S", 0.1)
+
+
+class AdapterScenarios(BriefWaits):
     """The tests. A subclass has the fixture `broker`."""
 
     def play(self, broker: Broker, scenario: Callable[[], Awaitable[None]]) -> None:
@@ -406,8 +416,8 @@ def _sleep_past(seconds: float) -> None:
     wait_until(lambda: monotonic() > begun_s + seconds)
 
 
-class RestartScenarios:
-    """What happens when the broker dies. Each test has a `private` server of its own."""
+class RestartScenarios(BriefWaits):
+    """What happens when the broker dies. A subclass has the fixture `private`, a server of its own."""
 
     def test_consuming_goes_on_after_the_broker_was_killed_and_restarted(
         self, private: Server, private_broker: Broker
@@ -457,8 +467,7 @@ class RestartScenarios:
     def test_a_broker_that_is_away_at_the_start_is_waited_for(self, private: Server, private_broker: Broker) -> None:
         async def scenario() -> None:
             await private_broker.prepare()
-            await asyncio.to_thread(private.restart)  # in good order: RabbitMQ writes down its queues a moment later
-            await asyncio.to_thread(private.kill)
+            await asyncio.to_thread(private.end)  # in good order: RabbitMQ writes down its queues a moment later
             stub = Stub()
             async with running(private_broker.worker(stub)):
                 await asyncio.to_thread(private.restart)

@@ -1,6 +1,7 @@
 """Consuming queues of RabbitMQ."""
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import aio_pika
@@ -11,6 +12,7 @@ from inbox.brokers import OnRabbitmq
 from semel.core.verdicts import Handling, judge
 from semel.errors import BrokerMisconfigured
 from semel.inbox.rabbitmq import DeadLetterExchange, RabbitmqConsumer
+from servers.needing import needed
 from servers.rabbitmq import Rabbitmq, RabbitmqServer
 
 
@@ -20,10 +22,17 @@ class TestRabbitmqConsumer(AdapterScenarios, ServiceScenarios):
         return OnRabbitmq(rabbitmq_server.url)
 
 
+@pytest.fixture(scope="module")
+def fragile_rabbitmq() -> Iterator[RabbitmqServer]:
+    """One for all tests that kill it: it takes seconds to start."""
+    with needed("rabbitmq", RabbitmqServer) as server:
+        yield server
+
+
 class TestRabbitmqRestarts(RestartScenarios):
     @pytest.fixture
-    def private(self, private_rabbitmq: RabbitmqServer) -> RabbitmqServer:
-        return private_rabbitmq
+    def private(self, fragile_rabbitmq: RabbitmqServer) -> RabbitmqServer:
+        return fragile_rabbitmq.revive()
 
     @pytest.fixture
     def private_broker(self, private: RabbitmqServer) -> OnRabbitmq:

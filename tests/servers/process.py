@@ -85,8 +85,24 @@ class Server(ABC):
         """End it in good order and remove its folder."""
         if os.getpid() == self._made_by:  # a forked child must not stop its parent's servers
             atexit.unregister(self.stop)
-            self._end()
+            self.end()
             shutil.rmtree(self.folder, ignore_errors=True)
+
+    def end(self) -> None:
+        """End it in good order. `restart` finds what it wrote down."""
+        if self._process is None or self._process.poll() is not None:
+            self._process = None
+            return
+        children = self._signal(signal.SIGCONT)
+        self._process.send_signal(self.stop_signal)
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        for child in children:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+        self._process = None
 
     def kill(self) -> None:
         """SIGKILL to every process at once, as if the power went. `restart` finds the data as it was."""
@@ -105,8 +121,14 @@ class Server(ABC):
 
     def restart(self) -> None:
         """Start again on the same port with the same data, whether it runs, is paused or was killed."""
-        self._end()
+        self.end()
         self.start()
+
+    def revive(self) -> Self:
+        """Start it again unless it answers: an earlier test may have killed or paused it."""
+        if not self._answers():
+            self.restart()
+        return self
 
     def run(self, command: Sequence[str | Path]) -> None:
         """Run a preparing program to its end, as the user who runs the server."""
@@ -137,21 +159,6 @@ class Server(ABC):
         except Exception:
             return False
         return True
-
-    def _end(self) -> None:
-        if self._process is None or self._process.poll() is not None:
-            self._process = None
-            return
-        children = self._signal(signal.SIGCONT)
-        self._process.send_signal(self.stop_signal)
-        try:
-            self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.kill()
-        for child in children:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                child.kill()
-        self._process = None
 
     def _signal(self, number: signal.Signals) -> list[psutil.Process]:
         assert self._process is not None, "the server is not running"
