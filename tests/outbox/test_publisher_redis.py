@@ -14,11 +14,12 @@ from semel.outbox import Message, open_publisher
 from semel.outbox.redis import RedisPublisher
 from servers.needing import needed
 from servers.redis import RedisServer
+from waiting import until
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RedisServer]:
-    with needed("redis", RedisServer) as server:
+    with needed("redis", lambda: RedisServer("--repl-diskless-sync-delay", "0")) as server:  # for one replica
         yield server
 
 
@@ -107,6 +108,8 @@ def test_a_replica_that_is_there_confirms(server: RedisServer) -> None:
         await publisher.close()
 
     with needed("redis", lambda: RedisServer("--replicaof", "127.0.0.1", str(server.port))) as replica:
+        with redis.Redis.from_url(server.url) as client:
+            until(lambda: client.info("replication").get("slave0", {}).get("state") == "online")
         asyncio.run(run())
         assert entries(replica, "replicated")
 
