@@ -50,6 +50,11 @@ class RedisServer(Server, Redis):
         place = ("--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self.folder))
         return [self._program, *place, *DURABLE, *self._arguments]
 
+    def stop(self) -> None:
+        """Its data goes, too. A replica that still writes its first file would refuse to end in good order."""
+        self.kill()
+        super().stop()
+
     def probe(self) -> None:
         with redis.Redis.from_url(self.url, socket_timeout=2) as client:
             client.ping()
