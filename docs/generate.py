@@ -21,6 +21,7 @@ import click
 import semel
 from semel import Policy
 from semel.core.dialects import DAY_MS, DIALECTS, HOUR_MS, KeyDialect, KeyQuoting
+from semel.core.outcomes import REASONS
 from semel.core.retries import NEXT_STEPS, OF_PROBLEM, OF_STATUS, AttemptEnd
 from semel.core.tables import CLAIM, SETTLE, Disposal, Ruling, Situation
 from semel.core.verdicts import VERDICTS
@@ -147,6 +148,15 @@ def answer_table() -> str:
     return "\n".join(["| an attempt ended with | for example | then |", "|---|---|---|", *rows])
 
 
+def outcome_table() -> str:
+    """How a call can end, and why."""
+    rows = []
+    for outcome, reasons in REASONS.items():
+        named = ", ".join(f"`{reason}`" for reason in reasons if reason) or "-"
+        rows.append(f"| `{outcome.name.lower()}` | {outcome.value} | {named} |")
+    return "\n".join(["| `outcome` of a call | meaning | `reason` |", "|---|---|---|", *rows])
+
+
 def rooms() -> str:
     """The package's rooms, and the modules at its root: what each is for is the first sentence of its docstring."""
     package = Path(semel.__file__).parent
@@ -217,6 +227,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "verdict-table": verdict_table,
     "dialects": dialect_table,
     "answer-table": answer_table,
+    "outcome-table": outcome_table,
     "rooms": rooms,
     "commands": commands,
 }

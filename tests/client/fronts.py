@@ -3,6 +3,7 @@
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,7 +102,7 @@ class AsyncFront(Front):
     async def aclose(self) -> None: ...
 
     def send(self, method: str, url: str, body: Any, headers: dict[str, str], intent: Intent | None) -> Received:
-        return self.runner.run(self.asend(method, url, body, headers, intent))
+        return self.runner.run(self.asend(method, url, body, headers, intent), context=copy_context())
 
     def close(self) -> None:
         self.runner.run(self.aclose())

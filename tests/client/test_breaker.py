@@ -10,7 +10,7 @@ import pytest
 from client.api import serving
 from client.fronts import FRONTS, AsyncFront
 from semel.client import AttemptEnd, FailedAttempt, Journal, RepeatLimit, Retry, RetryBudget, report_of
-from semel.client.budget import origin_of
+from semel.core.calls import origin_of
 from semel.errors import CircuitOpen, Misuse
 from waiting import until
 

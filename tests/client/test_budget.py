@@ -14,7 +14,7 @@ import pytest
 from client.api import Api, serving
 from client.fronts import FRONTS
 from semel.client import CallReport, Journal, Retry, RetryBudget, report_of
-from semel.client.budget import ORIGINS_MAX, PROCESS_BUDGET, origin_of
+from semel.client.budget import ORIGINS_MAX, PROCESS_BUDGET
 from semel.core.retries import RepeatLimit
 
 HOUR = timedelta(hours=1)
@@ -152,17 +152,3 @@ def test_a_budget_has_bounds(wrong: dict[str, float]) -> None:
         RetryBudget(**wrong)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="budget must be a RetryBudget, or None for no bound, not float"):
         Retry(budget=0.1)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("url", "origin"),
-    [
-        ("https://API.example/pay?token=s3cret", SHOP.replace("shop", "api")),
-        ("https://me:s3cret@api.example:443/", "https://api.example"),
-        ("http://api.example:8080", "http://api.example:8080"),
-        ("https://[::1]:8443/x", "https://[::1]:8443"),
-        ("https://api.example:99999/", ""),
-    ],
-)
-def test_an_origin_has_nothing_else_of_the_url(url: str, origin: str) -> None:
-    assert origin_of(url) == origin

@@ -82,8 +82,10 @@ def sent(attempt: int, reply: object, renew: RenewIntent | None = None, **change
     return SendRequest(changed.get("headers", KEYED), changed.get("body", b"{}"), attempt, renew), reply
 
 
-def reported(attempt: int, end: AttemptEnd, pause_ms: int = 0, limit: RepeatLimit | None = None) -> Step:
-    return ReportAttempt(attempt, end, NextStep.LEAVE_OPEN if limit else NEXT_STEPS[end], pause_ms, limit), None
+def reported(
+    attempt: int, end: AttemptEnd, pause_ms: int = 0, limit: RepeatLimit | None = None, key: str = "k1"
+) -> Step:
+    return ReportAttempt(attempt, end, NextStep.LEAVE_OPEN if limit else NEXT_STEPS[end], pause_ms, limit, key), None
 
 
 def allowed(pause_ms: int, clock_ms: int = 0, end: AttemptEnd = AttemptEnd.LOST) -> list[Step]:
@@ -92,9 +94,9 @@ def allowed(pause_ms: int, clock_ms: int = 0, end: AttemptEnd = AttemptEnd.LOST)
     return [(DrawNumber(), pause_ms / 100), (ReadClock(), clock_ms), *spent]
 
 
-def repeated(attempt: int, end: AttemptEnd, pause_ms: int = 10) -> list[Step]:
+def repeated(attempt: int, end: AttemptEnd, pause_ms: int = 10, key: str = "k1") -> list[Step]:
     """An attempt of the first pause, for a call without an intent."""
-    return [*allowed(pause_ms, end=end), reported(attempt, end, pause_ms), (Pause(pause_ms), None)]
+    return [*allowed(pause_ms, end=end), reported(attempt, end, pause_ms, key=key), (Pause(pause_ms), None)]
 
 
 def test_an_answer_ends_the_call() -> None:
@@ -128,7 +130,7 @@ def test_a_request_that_is_not_safe_to_repeat_is_sent_once(reply: CallAnswer | S
         START,
         sent(1, reply, headers=()),
         (DrawNumber(), 0.5),
-        reported(1, end, limit=RepeatLimit.UNSAFE),
+        reported(1, end, limit=RepeatLimit.UNSAFE, key=""),
     )
     if isinstance(reply, SendFailure):
         assert result == CallUnanswered(reply, "", 1, RepeatLimit.UNSAFE)
@@ -141,9 +143,9 @@ def test_an_idempotent_method_is_repeated_without_a_key() -> None:
         run_call(OutgoingCall(GET), SETTINGS),
         START,
         sent(1, LOST, headers=(), body=b""),
-        *repeated(1, AttemptEnd.LOST),
+        *repeated(1, AttemptEnd.LOST, key=""),
         sent(2, CREATED, headers=(), body=b""),
-        reported(2, AttemptEnd.ANSWERED),
+        reported(2, AttemptEnd.ANSWERED, key=""),
     )
     assert isinstance(result, CallAnswered)
     assert (result.key, result.attempts) == ("", 2)
@@ -154,9 +156,9 @@ def test_the_callers_own_key_is_left_as_it_is() -> None:
         run_call(OutgoingCall(POST, key="mine"), SETTINGS),
         START,
         sent(1, LOST, headers=()),
-        *repeated(1, AttemptEnd.LOST),
+        *repeated(1, AttemptEnd.LOST, key="mine"),
         sent(2, CREATED, headers=()),
-        reported(2, AttemptEnd.ANSWERED),
+        reported(2, AttemptEnd.ANSWERED, key="mine"),
     )
     assert isinstance(result, CallAnswered)
     assert result.key == "mine"
@@ -299,7 +301,7 @@ def test_an_intent_that_another_process_began_is_sent_with_its_key() -> None:
         *OWNER,
         opened(IntentGranted(older)),
         sent(1, CREATED, RENEW, headers=(("Idempotency-Key", '"k0"'),)),
-        reported(1, AttemptEnd.ANSWERED),
+        reported(1, AttemptEnd.ANSWERED, key="k0"),
         (CloseIntent(PAY, "k0", KeptAnswer.of(201, CREATED.headers, b"paid")), True),
     )
     assert isinstance(result, CallAnswered)
@@ -457,12 +459,12 @@ def test_an_intent_that_was_forgotten_while_it_was_sent_begins_anew_with_the_sam
         opened(IntentGranted(theirs)),
         sent(1, LOST, RENEW, headers=keyed),
         *allowed(10),
-        reported(1, AttemptEnd.LOST, 10),
+        reported(1, AttemptEnd.LOST, 10, key="theirs"),
         *OVERTAKEN["while it was sent"],
         (LeaveIntent(PAY, "me", AttemptEnd.LOST.value), False),
         opened(IntentGranted(theirs), "theirs"),
         sent(2, CREATED, RENEW, headers=keyed),
-        reported(2, AttemptEnd.ANSWERED),
+        reported(2, AttemptEnd.ANSWERED, key="theirs"),
         (CloseIntent(PAY, "theirs", KeptAnswer.of(201, CREATED.headers, b"paid")), True),
     )
     assert isinstance(result, CallAnswered)
@@ -541,10 +543,12 @@ def test_first_sent_comes_from_the_journal_or_from_the_first_attempt() -> None:
         (CloseIntent(PAY, "k1", KeptAnswer.of(201, CREATED.headers, b"paid")), True),
     )
     date: Step = (ReadDate(), DATE_MS)
-    answered = reported(1, AttemptEnd.ANSWERED)
+    [answered, of_caller, keyless] = [reported(1, AttemptEnd.ANSWERED, key=key) for key in ("k1", "mine", "")]
     play(run_call(OutgoingCall(POST), settings), START, NEW_KEY, date, sent(1, CREATED, headers=headers), answered)
-    play(run_call(OutgoingCall(POST, "mine"), settings), START, date, sent(1, CREATED, headers=(FIRST_SENT,)), answered)
-    play(run_call(OutgoingCall(GET), settings), START, sent(1, CREATED, headers=(), body=b""), answered)
+    play(
+        run_call(OutgoingCall(POST, "mine"), settings), START, date, sent(1, CREATED, headers=(FIRST_SENT,)), of_caller
+    )
+    play(run_call(OutgoingCall(GET), settings), START, sent(1, CREATED, headers=(), body=b""), keyless)
 
 
 def test_a_key_that_stands_in_the_body() -> None:

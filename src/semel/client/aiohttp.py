@@ -36,6 +36,7 @@ from semel.core.dialects import DRAFT_07, KeyDialect
 from semel.core.journal import CallRequest, KeptAnswer
 from semel.core.retries import CallAnswer
 from semel.errors import Misuse
+from semel.runtime.listener import OnEvent, ignore
 
 ERRORS = LibraryErrors(
     unreached=(aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError),
@@ -58,8 +59,9 @@ class IdempotentMiddleware:
         retry: Retry | None = None,
         dialect: KeyDialect = DRAFT_07,
         lease: float = LEASE_MS / 1_000,
+        on_event: OnEvent = ignore,
     ) -> None:
-        self._caller = Caller(journal, retry, dialect, lease, ERRORS)
+        self._caller = Caller(journal, retry, dialect, lease, on_event, ERRORS)
         # A middleware around this one, such as one for digest authentication, sends the same object once more.
         self._keys: WeakKeyDictionary[ClientRequest, str] = WeakKeyDictionary()
 

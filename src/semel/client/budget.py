@@ -11,11 +11,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from math import exp, isfinite
-from urllib.parse import urlsplit
 
 ORIGINS_MAX = 1_000
 """Beyond so many services, the budget of the one that was called least recently begins anew."""
-PORTS = {"http": 80, "https": 443}
 
 
 class RetryBudget:
@@ -76,15 +74,3 @@ class RetryBudget:
 
 PROCESS_BUDGET = RetryBudget()
 """What every adapter of this process shares that is given no other."""
-
-
-def origin_of(url: str) -> str:
-    """The scheme, host and port of a URL: `https://api.example`. Nothing else of a URL is for logs and metrics."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        return ""
-    host = parts.hostname or ""
-    named = f"[{host}]" if ":" in host else host
-    return f"{parts.scheme}://{named}" + ("" if port in (None, PORTS.get(parts.scheme)) else f":{port}")

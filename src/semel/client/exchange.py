@@ -24,9 +24,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from semel.client.breaker import Passage
-from semel.client.budget import origin_of
 from semel.client.journal import Indeterminate, Intent, Journal, wall_clock_ms
 from semel.client.marker import IntentMark
+from semel.client.reporter import CallReporter
 from semel.client.retry import Retry
 from semel.core.callers import (
     AnswerOrigin,
@@ -47,6 +47,7 @@ from semel.core.callers import (
     SpendRetry,
     run_call,
 )
+from semel.core.calls import origin_of
 from semel.core.dialects import RANDOM_BYTES, KeyDialect, make_key
 from semel.core.effects import Effect, Pause
 from semel.core.journal import CallRequest, JournalCall, KeptAnswer, LeaveIntent, RenewIntent, TextHeaders
@@ -54,7 +55,9 @@ from semel.core.records import check_duration
 from semel.core.relay import NewOwner, ReadClock
 from semel.core.retries import AttemptEnd, CallAnswer, RepeatLimit, find_header
 from semel.errors import CircuitOpen, InProgress, KeyReused, Misuse, ResultNotKept, StoreError
+from semel.runtime.arguments import check_function
 from semel.runtime.drive import adrive, drive
+from semel.runtime.listener import OnEvent, logged
 
 POLL_S = 0.05
 ACCEPTED = 202
@@ -129,9 +132,16 @@ class Caller:
     """What the calls of one adapter have in common: the journal, how to repeat, and how the service wants the key."""
 
     def __init__(
-        self, journal: Journal | None, retry: Retry | None, dialect: KeyDialect, lease: float, errors: LibraryErrors
+        self,
+        journal: Journal | None,
+        retry: Retry | None,
+        dialect: KeyDialect,
+        lease: float,
+        on_event: OnEvent,
+        errors: LibraryErrors,
     ) -> None:
-        self.journal, self.retry, self.errors = journal, retry or Retry(), errors
+        check_function(on_event, "on_event=")
+        self.journal, self.retry, self.errors, self.on_event = journal, retry or Retry(), errors, logged(on_event)
         lease_ms = check_duration("lease", int(1_000 * lease))
         self.settings = CallerSettings(dialect=dialect, backoff=self.retry.backoff, lease_ms=lease_ms)
 
@@ -217,12 +227,13 @@ def run_exchange(
     """Send the requests of a call. An error of the library is raised as it came."""
     exchange = SyncExchange(caller, call, intent, send)
     try:
-        return exchange.end(drive(run_call(call, caller.settings), exchange.perform))
+        result = drive(run_call(call, caller.settings), exchange.perform)
     except BaseException as error:
         if left := exchange.interrupt(error):
             with suppress(StoreError):
                 exchange.journal.answer(left)
         raise
+    return exchange.end(result)
 
 
 async def arun_exchange(
@@ -231,12 +242,13 @@ async def arun_exchange(
     """The same with `await`. The journal is asked in a thread, so that the event loop never waits for it."""
     exchange = AsyncExchange(caller, call, intent, send)
     try:
-        return exchange.end(await adrive(run_call(call, caller.settings), exchange.perform))
+        result = await adrive(run_call(call, caller.settings), exchange.perform)
     except BaseException as error:
         if left := exchange.interrupt(error):
             with suppress(StoreError):
                 await asyncio.to_thread(exchange.journal.answer, left)
         raise
+    return exchange.end(result)
 
 
 class CommonExchange:
@@ -249,6 +261,7 @@ class CommonExchange:
         self._error: Exception | None = None
         self._held: RenewIntent | None = None
         self._passage: Passage | None = None
+        self._reporter = CallReporter(caller.on_event, call, self._origin)
 
     @property
     def journal(self) -> Journal:
@@ -273,37 +286,43 @@ class CommonExchange:
             case ReportAttempt(_, end):
                 if self._passage is not None:
                     self._passage.end(end)
-                return None
+                return self._reporter.attempted(effect)
             case _:
                 raise AssertionError(f"no adapter performs {effect}")
 
     def begin(self, request: SendRequest) -> SendFailure | None:
         """Note what is about to be sent. A failure means that it must not be."""
         self._held = request.renew
+        self._reporter.begin(request.attempt)
         budget, breaker = self._caller.retry.budget, self._caller.retry.breaker
         if breaker is not None:
             try:
                 self._passage = Passage(breaker, self._origin, request.attempt - 1)
             except CircuitOpen as error:
-                self._passage, self._error = None, error
+                self._passage, self._error, self._reporter.detail = None, error, type(error.__cause__).__name__
                 return SendFailure(AttemptEnd.HELD_BACK, str(error.__cause__))
         if request.attempt == 1 and budget is not None:
             budget.deposit(self._origin)
         return None
 
     def interrupt(self, error: BaseException) -> LeaveIntent | None:
-        """Tell the breaker, and say what to tell the journal, so that the next sender need not wait for the lease."""
+        """Tell breaker and listener, and say what to tell the journal, so that no sender need wait for the lease."""
+        self._reporter.interrupted(error)
         if self._passage is not None:
             self._passage.leave(error)
         return LeaveIntent(self._held.id, self._held.owner, "the sender was interrupted") if self._held else None
 
+    def answered(self, answer: CallAnswer) -> CallAnswer:
+        self._reporter.detail = str(answer.status)
+        return answer
+
     def failed(self, error: Exception) -> SendFailure:
-        self._error = error
+        self._error, self._reporter.detail = error, type(error).__name__
         end = self._caller.errors.classify(list(_causes(error, self._handled)))
         return SendFailure(end, f"{type(error).__name__}: {error}")
 
     def end(self, result: CallResult) -> CallEnd:
-        self._held = None
+        self._reporter.ended(result)
         match result:
             case CallAnswered():
                 replayed = result.origin is not AnswerOrigin.FRESH
@@ -333,7 +352,7 @@ class SyncExchange(CommonExchange):
                     return held_back
                 try:
                     with self._renewing(effect.renew):
-                        return self._send(effect)
+                        return self.answered(self._send(effect))
                 except Exception as error:
                     return self.failed(error)
             case JournalCall():
@@ -388,7 +407,7 @@ class AsyncExchange(CommonExchange):
                     return held_back
                 holding = asyncio.ensure_future(self._hold(effect.renew)) if effect.renew else None
                 try:
-                    return await self._send(effect)
+                    return self.answered(await self._send(effect))
                 except Exception as error:
                     return self.failed(error)
                 finally:

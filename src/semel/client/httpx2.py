@@ -9,6 +9,7 @@ from semel.client.retry import Retry
 from semel.client.transport import Transport
 from semel.core.callers import LEASE_MS
 from semel.core.dialects import DRAFT_07, KeyDialect
+from semel.runtime.listener import OnEvent, ignore
 
 __all__ = ["AsyncIdempotentTransport", "IdempotentTransport"]
 
@@ -28,8 +29,9 @@ class IdempotentTransport(httpx2.BaseTransport):
         retry: Retry | None = None,
         dialect: KeyDialect = DRAFT_07,
         lease: float = LEASE_MS / 1_000,
+        on_event: OnEvent = ignore,
     ) -> None:
-        self._inner, self._transport = transport, Transport(httpx2, journal, retry, dialect, lease)
+        self._inner, self._transport = transport, Transport(httpx2, journal, retry, dialect, lease, on_event)
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         response: httpx2.Response = self._transport.send(request, self._inner.handle_request)
@@ -50,8 +52,9 @@ class AsyncIdempotentTransport(httpx2.AsyncBaseTransport):
         retry: Retry | None = None,
         dialect: KeyDialect = DRAFT_07,
         lease: float = LEASE_MS / 1_000,
+        on_event: OnEvent = ignore,
     ) -> None:
-        self._inner, self._transport = transport, Transport(httpx2, journal, retry, dialect, lease)
+        self._inner, self._transport = transport, Transport(httpx2, journal, retry, dialect, lease, on_event)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         response: httpx2.Response = await self._transport.asend(request, self._inner.handle_async_request)

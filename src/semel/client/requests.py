@@ -31,6 +31,7 @@ from semel.core.dialects import DRAFT_07, KeyDialect
 from semel.core.journal import CallRequest
 from semel.core.retries import CallAnswer
 from semel.errors import Misuse
+from semel.runtime.listener import OnEvent, ignore
 
 ERRORS = LibraryErrors(
     unreached=(
@@ -64,11 +65,12 @@ class IdempotentAdapter(BaseAdapter):
         retry: Retry | None = None,
         dialect: KeyDialect = DRAFT_07,
         lease: float = LEASE_MS / 1_000,
+        on_event: OnEvent = ignore,
     ) -> None:
         super().__init__()
         if adapter.max_retries.total:
             raise Misuse("two layers that repeat multiply: leave max_retries of the HTTPAdapter at 0, and give retry=")
-        self._adapter, self._caller = adapter, Caller(journal, retry, dialect, lease, ERRORS)
+        self._adapter, self._caller = adapter, Caller(journal, retry, dialect, lease, on_event, ERRORS)
 
     def send(
         self,

@@ -28,6 +28,7 @@ from semel.core.dialects import KeyDialect
 from semel.core.journal import CallRequest
 from semel.core.retries import CallAnswer
 from semel.errors import Misuse
+from semel.runtime.listener import OnEvent
 
 EXTENSION = "semel"
 
@@ -36,14 +37,20 @@ class Transport:
     """Sends requests of one library. `library` is its module, and `Any` stands for its classes."""
 
     def __init__(
-        self, library: Any, journal: Journal | None, retry: Retry | None, dialect: KeyDialect, lease: float
+        self,
+        library: Any,
+        journal: Journal | None,
+        retry: Retry | None,
+        dialect: KeyDialect,
+        lease: float,
+        on_event: OnEvent,
     ) -> None:
         errors = LibraryErrors(
             unreached=(library.ConnectError, library.ConnectTimeout, library.PoolTimeout, library.ProxyError),
             unsendable=(library.UnsupportedProtocol, library.LocalProtocolError),
             lost=(library.RequestError,),
         )
-        self._library, self._caller = library, Caller(journal, retry, dialect, lease, errors)
+        self._library, self._caller = library, Caller(journal, retry, dialect, lease, on_event, errors)
         # The keys of requests that were answered with 401. An auth flow then sends the same object once more.
         self._keys: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 

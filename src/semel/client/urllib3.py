@@ -36,6 +36,7 @@ from semel.core.dialects import DRAFT_07, KeyDialect
 from semel.core.journal import CallRequest, TextHeaders
 from semel.core.retries import CallAnswer
 from semel.errors import Misuse
+from semel.runtime.listener import OnEvent, ignore
 
 ERRORS = LibraryErrors(
     unreached=(NewConnectionError, ConnectTimeoutError, ProxyError),
@@ -62,10 +63,11 @@ class IdempotentPoolManager(urllib3.PoolManager):
         retry: Retry | None = None,
         dialect: KeyDialect = DRAFT_07,
         lease: float = LEASE_MS / 1_000,
+        on_event: OnEvent = ignore,
         **pool: Any,
     ) -> None:
         super().__init__(**pool)
-        self._caller = Caller(journal, retry, dialect, lease, ERRORS)
+        self._caller = Caller(journal, retry, dialect, lease, on_event, ERRORS)
 
     def urlopen(  # type: ignore[override]
         self, method: str, url: str, redirect: bool = True, **options: Any

@@ -145,6 +145,7 @@ class ReportAttempt(Effect[None], frozen=True):
     step: NextStep
     pause_ms: int = 0
     limit: RepeatLimit | None = None
+    key: str = ""
 
 
 class AnswerOrigin(Member):
@@ -307,7 +308,7 @@ def _send(sender: _Sender, attempts: int) -> Plan[CallResult | IntentOvertaken]:
             limit = yield from _find_limit(sender, end, attempts, pause_ms)
             if limit is not None:
                 step, pause_ms = NextStep.LEAVE_OPEN, 0
-        yield from do(ReportAttempt(attempts, end, step, pause_ms, limit))
+        yield from do(ReportAttempt(attempts, end, step, pause_ms, limit, sender.key))
         if step is not NextStep.REPEAT:
             sent = attempts - 1 if end is AttemptEnd.HELD_BACK else attempts
             return (yield from _end(sender, reply, end, step, sent, limit))

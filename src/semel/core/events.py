@@ -37,6 +37,8 @@ class EventKind(Member):
     MESSAGE_DEAD = "message_dead"
     RELAY_PAUSED = "relay_paused"
     DELIVERY_JUDGED = "delivery_judged"
+    CALL_ATTEMPTED = "call_attempted"
+    CALL_ENDED = "call_ended"
 
 
 STARTS = frozenset({EventKind.CLAIMED, EventKind.TAKEN_OVER})
@@ -47,10 +49,13 @@ ENDS = frozenset({EventKind.COMPLETED, EventKind.RELEASED, EventKind.LEFT, Event
 OF_MESSAGES = frozenset({EventKind.MESSAGE_PUBLISHED, EventKind.MESSAGE_FAILED, EventKind.MESSAGE_DEAD})
 """A relay tried to publish a message: the key's scope is its topic, the key's name its id."""
 
+OF_CALLS = frozenset({EventKind.CALL_ATTEMPTED, EventKind.CALL_ENDED})
+"""A caller has sent a request, or has ended a call: these are a `CallEvent` each."""
+
 REFUSALS = ("key-missing", "key-malformed", "body-too-large", "too-many-keys")
 """The details of `REFUSED`."""
 
-UNNAMED = frozenset({EventKind.REFUSED, EventKind.PURGED, EventKind.RELAY_PAUSED, EventKind.DELIVERY_JUDGED})
+UNNAMED = frozenset({EventKind.REFUSED, EventKind.PURGED, EventKind.RELAY_PAUSED, EventKind.DELIVERY_JUDGED, *OF_CALLS})
 """Events that may be about no single key."""
 
 ABSENT, IN_PROGRESS, UNKNOWN = "absent", State.IN_PROGRESS.value, "unknown"

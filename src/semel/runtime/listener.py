@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from semel.core.calls import CallConclusion, CallEvent
 from semel.core.events import Event, EventKind
 from semel.core.verdicts import VERDICTS, Settling
 
@@ -30,6 +31,8 @@ CALM = frozenset(
 )
 """Ends of deliveries that need no operator: the others become dead letters, or stop the consumer."""
 
+DOUBTFUL = CallConclusion.DOUBTFUL.name.lower()
+
 
 def logged(on_event: OnEvent) -> OnEvent:
     """Log each event (at its level, most of them for debugging only), then tell `on_event`.
@@ -39,7 +42,8 @@ def logged(on_event: OnEvent) -> OnEvent:
 
     def tell(event: Event) -> None:
         level = LEVELS.get(event.kind, logging.DEBUG)
-        if event.kind is EventKind.DELIVERY_JUDGED and event.handling not in CALM:
+        is_dead = event.kind is EventKind.DELIVERY_JUDGED and event.handling not in CALM
+        if is_dead or (isinstance(event, CallEvent) and event.outcome == DOUBTFUL):
             level = logging.WARNING
         if logger.isEnabledFor(level):
             log_event(logger, level, event)

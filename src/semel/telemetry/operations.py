@@ -5,11 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
+from semel.core.calls import origin_of
 from semel.core.rules import MATCH, Rule
 
 OTHER = "other"
 OPERATIONS_MAX = 500
 """Every one of them is a time series for each kind of event."""
+
+
+def check_origins(origins: Iterable[str]) -> Operations:
+    """The services that callers send to: those of `origins` by their names, any other as `other`."""
+    named = list(origins)
+    for origin in named:
+        if origin_of(origin) != origin:
+            raise ValueError(
+                f"origins= has {origin!r}: write the scheme, the host and a port that is not the usual one, "
+                "such as https://api.example or http://localhost:8080"
+            )
+    return Operations(named)
 
 
 class Operations:

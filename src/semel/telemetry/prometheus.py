@@ -4,25 +4,77 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
+from itertools import product
 from weakref import WeakKeyDictionary
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from semel.core.events import REFUSALS, Event, EventKind
+from semel.core.calls import CallEvent
+from semel.core.dialects import DRAFT_07, KeyDialect
+from semel.core.events import OF_CALLS, REFUSALS, Event, EventKind
+from semel.core.outcomes import REASONS
+from semel.core.retries import AttemptEnd
 from semel.core.verdicts import Handling
 from semel.runtime.durations import CALLS
 from semel.store import Outboxed, Store
 from semel.telemetry.attempts import Attempts
 from semel.telemetry.census import STATES, Census, OutboxCensus
-from semel.telemetry.operations import OTHER, Operations
+from semel.telemetry.operations import OTHER, Operations, check_origins
 
 CALL_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 WORK_BUCKETS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 WHERE = ("front", "operation")
+CALLED = ("origin", "dialect", "outcome")
 HTTP = "http"
 """The front of a listener that names none."""
+
+
+class CallInstruments:
+    """The metrics of callers."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.calls = Counter(
+            "semel_calls", "Calls of this process, by how they ended.", (*CALLED, "reason"), registry=registry
+        )
+        self.attempts = Counter(
+            "semel_call_attempts", "Requests of these calls, by how they ended.", CALLED, registry=registry
+        )
+        self.call_duration = Histogram(
+            "semel_call_duration_seconds",
+            "From the first attempt to the end of a call, with the pauses.",
+            CALLED,
+            registry=registry,
+            buckets=WORK_BUCKETS_S,
+        )
+        self.attempt_duration = Histogram(
+            "semel_call_attempt_duration_seconds",
+            "One request of a call.",
+            CALLED[:2],
+            registry=registry,
+            buckets=WORK_BUCKETS_S,
+        )
+        self.calls_of = lru_cache(maxsize=4096)(self.calls.labels)
+        self.attempts_of = lru_cache(maxsize=4096)(self.attempts.labels)
+
+    def start(self, origins: Iterable[str], dialects: Iterable[str]) -> None:
+        """Let the series of counters begin at 0."""
+        for where in product(origins, dialects):
+            for outcome, reasons in REASONS.items():
+                for reason in reasons:
+                    self.calls_of(*where, outcome.name.lower(), reason)
+            for end in AttemptEnd:
+                self.attempts_of(*where, end.name.lower())
+
+    def count(self, event: CallEvent, origin: str) -> None:
+        where, seconds = (origin, event.dialect), (event.ran_ms or 0) / 1000
+        if event.kind is EventKind.CALL_ATTEMPTED:
+            self.attempts_of(*where, event.outcome).inc()
+            self.attempt_duration.labels(*where).observe(seconds)
+        else:
+            self.calls_of(*where, event.outcome, event.reason).inc()
+            self.call_duration.labels(*where, event.outcome).observe(seconds)
 
 
 class Instruments:
@@ -60,6 +112,7 @@ class Instruments:
             buckets=CALL_BUCKETS_S,
         )
         self.purged = Counter("semel_records_purged", "Records deleted past retention.", registry=registry)
+        self.of_calls = CallInstruments(registry)
         # A child is looked up under a lock and by text; what was looked up once is kept here.
         self.events_of = lru_cache(maxsize=None)(self.events.labels)
         self.running_of = lru_cache(maxsize=None)(self.running.labels)
@@ -73,7 +126,7 @@ class Instruments:
         """
         for operation in operations:
             for kind in EventKind:
-                if kind is not EventKind.PURGED:
+                if kind is not EventKind.PURGED and kind not in OF_CALLS:
                     for reason in _reasons(kind, front):
                         self.events_of(kind.value, reason, front, operation)
             self.running_of(front, operation)
@@ -91,10 +144,19 @@ class PrometheusListener:
 
     `operations` are patterns as in rules; the label `operation` is the first that covers a key's scope, else `other`.
     `front` tells listeners apart that share a registry.
+
+    As `on_event` of the adapters of `semel.client` it counts and times calls and attempts. `origins` are the services
+    that become a label, any other is `other`; `dialects` are those of your adapters.
     """
 
     def __init__(
-        self, *, registry: CollectorRegistry = REGISTRY, operations: Iterable[str] = (), front: str = HTTP
+        self,
+        *,
+        registry: CollectorRegistry = REGISTRY,
+        operations: Iterable[str] = (),
+        front: str = HTTP,
+        origins: Iterable[str] = (),
+        dialects: Iterable[KeyDialect] = (DRAFT_07,),
     ) -> None:
         if registry not in _instruments:
             _instruments[registry] = Instruments(registry)
@@ -103,8 +165,14 @@ class PrometheusListener:
         self._attempts = Attempts()
         self._front = front
         self._metrics.start(front, self._operations.names)
+        self._origins = check_origins(origins)
+        if self._origins.names != (OTHER,):
+            self._metrics.of_calls.start(self._origins.names, (dialect.name for dialect in dialects))
 
     def __call__(self, event: Event) -> None:
+        if isinstance(event, CallEvent):
+            self._metrics.of_calls.count(event, self._origins.name_of(event.origin))
+            return
         metrics = self._metrics
         if event.kind is EventKind.PURGED:
             metrics.purged.inc(event.count)
