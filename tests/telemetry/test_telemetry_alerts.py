@@ -149,4 +149,5 @@ def test_every_alert_is_tested() -> None:
     tested = [*(case[0] for case in ONE_EVENT), *(case[0] for case in MANY_EVENTS)]
     tested.append("SemelOutcomesUnresolved")  # in test_telemetry_records.py
     tested += ["SemelDeadLetters", "SemelOutboxBehind", "SemelRelayPaused"]  # in test_telemetry_outbox.py
+    tested += ["SemelCallsInDoubt", "SemelRetryBudgetSpent"]  # in test_telemetry_calls.py
     assert sorted(tested) == sorted(rule["alert"] for rule in rules if "alert" in rule)

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from semel.events import CallEvent, Event
 from semel.telemetry import Listeners, LogListener
 from semel.telemetry.opentelemetry import OpenTelemetryListener
 from semel.telemetry.prometheus import PrometheusListener
+from telemetry.promtool import check_alerts
 from telemetry.test_telemetry_opentelemetry import Backend
 from telemetry.test_telemetry_prometheus import Scrape
 from waiting import until
@@ -269,3 +271,25 @@ def test_what_is_logged(open_front: Open, caplog: pytest.LogCaptureFixture) -> N
     told = [record for record in caplog.records if record.name == "shop.calls"]
     assert [vars(record)["semel_event"] for record in told].count("call_ended") == 3
     assert SECRET_KEY not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("alert", "trouble", "quiet", "minutes"),
+    [
+        ("SemelCallsInDoubt", "problem outcome-unknown", 5, 1),
+        ("SemelCallsInDoubt", "problem outcome-unknown", 0, 1),
+        ("SemelRetryBudgetSpent", "refuse 503", 5, 3),
+    ],
+)
+def test_the_first_call_of_a_fresh_process_fires(
+    alert: str, trouble: str, quiet: int, minutes: int, tmp_path: Path
+) -> None:
+    registry, retry = CollectorRegistry(), Retry(budget=RetryBudget(at_least=0))
+    with serving(trouble) as api:
+        listener = PrometheusListener(registry=registry, origins=[origin_of(api.url)])
+        scrapes = [Scrape(registry).text] * quiet
+        with closing(FRONTS["httpx"](retry=retry, on_event=listener)) as front:
+            front.post(api.url)
+    scrapes += [Scrape(registry).text] * 40
+    before: dict[int, set[str]] = {quiet - 1: set()} if quiet else {}
+    check_alerts(tmp_path, scrapes, before | {quiet + minutes: {alert}, quiet + 35: set()})

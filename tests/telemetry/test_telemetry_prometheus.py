@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from outbox.model_store import ModelStore
 from semel.core.records import Key
 from semel.core.verdicts import Handling
-from semel.events import NO_KEY, OF_CALLS, REFUSALS, Event, EventKind
+from semel.events import NO_KEY, OF_CALLS, REFUSALS, CallEvent, Event, EventKind
 from semel.runtime.durations import CALLS
 from semel.stores.memory import MemoryStore
 from semel.telemetry import purges
@@ -203,6 +203,8 @@ def exposed() -> Scrape:
     listener = PrometheusListener(registry=registry)
     for kind in [each for each in EventKind if each not in OF_CALLS]:
         listener(Event(kind, KEY, 1, owner="a", ran_ms=1 if kind is EventKind.REPLAYED else None))
+    for kind in OF_CALLS:
+        listener(CallEvent(kind, KEY, origin="https://api.example", dialect="draft-07", outcome="answered"))
     listener.called("claim", "ok", 0.001)
     RecordsCollector(MemoryStore(), registry=registry)
     OutboxCollector(ModelStore(), registry=registry)
