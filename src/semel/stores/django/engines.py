@@ -122,13 +122,14 @@ class DjangoPostgresEngine:
 
     def __init__(self) -> None:
         try:
-            from semel.stores.postgres import doubts, outbox, schema, scripts
+            from semel.stores.postgres import outbox, schema, scripts
+            from semel.stores.sql.lost import LostBackends
         except ImportError as error:
             raise StoreMisconfigured(
                 f"the store on Django's PostgreSQL connection needs {error.name}, which is not installed: "
                 "pip install 'semel[django,postgres]'"
             ) from error
-        self._schema, self._scripts, self._lost = schema, scripts.PostgresScripts(), doubts.LostBackends()
+        self._schema, self._scripts, self._lost = schema, scripts.PostgresScripts(), LostBackends()
         self._outbox = outbox.PostgresOutbox()
 
     def start(self, *, begun: bool) -> Script[None]:
