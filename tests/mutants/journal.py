@@ -43,7 +43,7 @@ FAULTS = [
         "elif entry.request.digest != (digest := call.request.digest):",
         "elif not (digest := call.request.digest):",
     ),
-    Fault("the body is no part of the digest", CORE, "content_type.encode(), self.body)", "content_type.encode())"),
+    Fault("the body is no part of the digest", CORE, "for text in texts), self.body)", "for text in texts),)"),
     Fault(
         "any sender renews, begins and leaves",
         MODEL,
