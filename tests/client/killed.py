@@ -10,7 +10,7 @@ from typing import Any
 
 from client.fronts import FRONTS
 from semel.client import Journal, Retry, exchange
-from semel.core.callers import SendRequest
+from semel.core.call_values import SendRequest
 from semel.core.effects import Effect
 
 POINTS = [f"{when} {what}" for what in ("OpenIntent", "send", "CloseIntent") for when in ("before", "after")]

@@ -7,7 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from core.scripted import AWAY, Step, play
-from semel.core.callers import (
+from semel.core.body_keys import put_key, read_body_key
+from semel.core.call_values import (
     AnswerOrigin,
     AwaitIntent,
     CallAnswered,
@@ -24,10 +25,8 @@ from semel.core.callers import (
     SendFailure,
     SendRequest,
     SpendRetry,
-    put_key,
-    read_body_key,
-    run_call,
 )
+from semel.core.callers import run_call
 from semel.core.dialects import AWS_EC2, DRAFT_07, REPEATABILITY, SQUARE, X_IDEMPOTENCY_KEY, KeyFormat
 from semel.core.effects import Pause
 from semel.core.journal import (
@@ -46,8 +45,10 @@ from semel.core.journal import (
     KeptAnswer,
     LeaveIntent,
     OpenIntent,
+    ReadIntent,
     RenewIntent,
 )
+from semel.core.records import NOBODY
 from semel.core.relay import NewOwner, ReadClock
 from semel.core.retries import NEXT_STEPS, AttemptEnd, Backoff, CallAnswer, NextStep, RepeatLimit
 from semel.errors import StoreUnavailable
@@ -390,21 +391,44 @@ def test_an_intent_with_another_key_than_the_callers_is_refused() -> None:
 
 
 def test_others_wait_for_the_sender_and_get_its_answer() -> None:
-    held = IntentHeld(replace(ENTRY, owner="other", lease_until_ms=900), 100)
+    held = IntentHeld(replace(ENTRY, owner="other", lease_until_ms=200), 100)
+    renewed = replace(held.entry, lease_until_ms=900)
     kept = KeptAnswer.of(201, (), b"paid")
+    answered = replace(ENTRY, state=IntentState.ANSWERED, answer=kept)
     result = play(
         run_call(OutgoingCall(POST, intent=INTENT), SETTINGS),
         *OWNER,
         opened(held),
         (ReadClock(), 5),
-        (AwaitIntent(PAY, 800), None),
-        opened(held),
-        (ReadClock(), 9_999),
-        (AwaitIntent(PAY, 1), None),
-        opened(IntentKept(replace(ENTRY, state=IntentState.ANSWERED, answer=kept))),
+        (AwaitIntent(PAY, 20), None),
+        (ReadIntent(PAY), renewed),
+        (AwaitIntent(PAY, 40), None),
+        (ReadIntent(PAY), renewed),
+        (AwaitIntent(PAY, 40), None),  # of the lease that it has seen, this is left
+        (ReadIntent(PAY), renewed),
+        opened(IntentHeld(renewed, 200)),
+        (ReadClock(), 105),
+        (AwaitIntent(PAY, 20), None),
+        (ReadIntent(PAY), answered),
+        opened(IntentKept(answered)),
     )
     assert isinstance(result, CallAnswered)
     assert (result.answer, result.attempts) == (kept, 0)
+
+
+@pytest.mark.parametrize("seen", [None, replace(ENTRY, owner=NOBODY), AWAY])
+def test_a_waiter_opens_the_intent_when_the_sender_has_left_it(seen: object) -> None:
+    held = IntentHeld(replace(ENTRY, owner="other", lease_until_ms=900), 100)
+    result = play(
+        run_call(OutgoingCall(POST, intent=INTENT), SETTINGS),
+        *OWNER,
+        opened(held),
+        (ReadClock(), 5),
+        (AwaitIntent(PAY, 20), None),
+        (ReadIntent(PAY), seen),
+        opened(IntentStale(ENTRY)),
+    )
+    assert isinstance(result, CallRefused)
 
 
 def test_waiting_for_another_sender_ends_at_the_deadline() -> None:

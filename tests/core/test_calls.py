@@ -2,7 +2,7 @@
 
 import pytest
 
-from semel.core.callers import (
+from semel.core.call_values import (
     AnswerOrigin,
     CallAnswered,
     CallRefusal,

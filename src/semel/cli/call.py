@@ -26,7 +26,7 @@ from semel.cli.intents import (
 from semel.cli.options import json_option, option
 from semel.cli.output import seconds
 from semel.cli.service import ServiceAway, ServiceKeys, ask_service, keys_of
-from semel.core.callers import put_key, read_body_key
+from semel.core.body_keys import put_key, read_body_key
 from semel.core.dialects import DIALECTS, DRAFT_07, KeyDialect, check_key
 from semel.core.journal import CallRequest
 from semel.core.retries import find_header, may_repeat

@@ -13,8 +13,9 @@ import click
 
 from semel.cli.exits import CallExit, CallOutcome, end_call
 from semel.cli.intents import Headers, SendOptions
-from semel.client.exchange import reason_of, report_of
+from semel.client.answers import reason_of
 from semel.client.journal import Indeterminate, Intent
+from semel.client.reports import report_of
 from semel.codecs.terminal import json_text, visible
 from semel.core.dialects import KeyDialect
 from semel.core.journal import CallRequest

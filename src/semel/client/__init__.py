@@ -7,8 +7,8 @@ need be, and the journal keeps the answer.
 
 from semel.client.breaker import Breaker, FailedAttempt
 from semel.client.budget import RetryBudget
-from semel.client.exchange import CallReport, report_of
 from semel.client.journal import Indeterminate, Intent, Journal, ResumedIntent
+from semel.client.reports import CallReport, report_of
 from semel.client.retry import Retry
 from semel.core.dialects import (
     ADYEN,

@@ -13,25 +13,23 @@ from aiohttp.http import HttpVersion11, RawResponseMessage
 from aiohttp.payload import AsyncIterablePayload, IOBasePayload
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from semel.client.exchange import (
-    ONCE_ONLY,
+from semel.client.answers import (
     READ_MAX,
-    Caller,
-    LibraryErrors,
     answer_of,
-    arun_exchange,
     encode_headers,
     is_interim,
     is_streamed,
     leads_elsewhere,
     reason_of,
-    reports,
     text_headers,
 )
+from semel.client.caller import ONCE_ONLY, Caller, LibraryErrors
+from semel.client.exchange import arun_exchange
 from semel.client.journal import Journal
 from semel.client.marker import HEADER
+from semel.client.reports import reports
 from semel.client.retry import Retry
-from semel.core.callers import LEASE_MS, SendRequest
+from semel.core.call_values import LEASE_MS, SendRequest
 from semel.core.dialects import DRAFT_07, KeyDialect
 from semel.core.journal import CallRequest, KeptAnswer
 from semel.core.retries import CallAnswer

@@ -7,7 +7,7 @@ import httpx
 from semel.client.journal import Journal
 from semel.client.retry import Retry
 from semel.client.transport import Transport
-from semel.core.callers import LEASE_MS
+from semel.core.call_values import LEASE_MS
 from semel.core.dialects import DRAFT_07, KeyDialect
 from semel.runtime.listener import OnEvent, ignore
 

@@ -13,7 +13,7 @@ from semel.client.marker import HEADER, IntentMark
 from semel.client.memory import MemoryJournal
 from semel.client.sqlite import SqliteJournal
 from semel.codecs.seal import Seal, check_seal
-from semel.core.callers import CallRefusal, IntentOf
+from semel.core.call_values import CallRefusal, IntentOf
 from semel.core.journal import (
     LIST_MAX,
     PURGE_MAX,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from semel.core.callers import CallRefused, CallResult, OutgoingCall, ReportAttempt
+from semel.core.call_values import CallRefused, CallResult, OutgoingCall, ReportAttempt
 from semel.core.calls import CallConclusion, CallEvent, call_key
 from semel.core.events import EventKind
 from semel.core.outcomes import CANCELLED, ERROR, JOURNAL, judge_call

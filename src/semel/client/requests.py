@@ -9,24 +9,15 @@ import urllib3
 from requests import PreparedRequest, Response
 from requests.adapters import BaseAdapter, HTTPAdapter
 
-from semel.client.exchange import (
-    ONCE_ONLY,
-    UNAUTHORIZED,
-    Caller,
-    LibraryErrors,
-    answer_of,
-    is_interim,
-    is_streamed,
-    leads_elsewhere,
-    reports,
-    run_exchange,
-    text_headers,
-)
+from semel.client.answers import answer_of, is_interim, is_streamed, leads_elsewhere, text_headers
+from semel.client.caller import ONCE_ONLY, UNAUTHORIZED, Caller, LibraryErrors
+from semel.client.exchange import run_exchange
 from semel.client.journal import Journal
 from semel.client.marker import HEADER
+from semel.client.reports import reports
 from semel.client.retry import Retry
 from semel.client.urllib3 import HINTED, respond
-from semel.core.callers import LEASE_MS, SendRequest
+from semel.core.call_values import LEASE_MS, SendRequest
 from semel.core.dialects import DRAFT_07, KeyDialect
 from semel.core.journal import CallRequest
 from semel.core.retries import CallAnswer

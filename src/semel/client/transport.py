@@ -6,24 +6,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from semel.client.exchange import (
-    OF_BODY,
-    ONCE_ONLY,
-    UNAUTHORIZED,
-    CallEnd,
-    Caller,
-    LibraryErrors,
-    answer_of,
-    arun_exchange,
-    encode_headers,
-    is_streamed,
-    leads_elsewhere,
-    reports,
-    run_exchange,
-)
+from semel.client.answers import OF_BODY, answer_of, encode_headers, is_streamed, leads_elsewhere
+from semel.client.caller import ONCE_ONLY, UNAUTHORIZED, Caller, LibraryErrors
+from semel.client.exchange import CallEnd, arun_exchange, run_exchange
 from semel.client.journal import Intent, Journal
+from semel.client.reports import reports
 from semel.client.retry import Retry
-from semel.core.callers import OutgoingCall, SendRequest
+from semel.core.call_values import OutgoingCall, SendRequest
 from semel.core.dialects import KeyDialect
 from semel.core.journal import CallRequest
 from semel.core.retries import CallAnswer

@@ -16,22 +16,14 @@ from urllib3.exceptions import (
     ProxyError,
 )
 
-from semel.client.exchange import (
-    ONCE_ONLY,
-    Caller,
-    LibraryErrors,
-    answer_of,
-    is_interim,
-    is_streamed,
-    reason_of,
-    reports,
-    run_exchange,
-    text_headers,
-)
+from semel.client.answers import answer_of, is_interim, is_streamed, reason_of, text_headers
+from semel.client.caller import ONCE_ONLY, Caller, LibraryErrors
+from semel.client.exchange import run_exchange
 from semel.client.journal import Journal
 from semel.client.marker import HEADER
+from semel.client.reports import reports
 from semel.client.retry import Retry
-from semel.core.callers import LEASE_MS, SendRequest
+from semel.core.call_values import LEASE_MS, SendRequest
 from semel.core.dialects import DRAFT_07, KeyDialect
 from semel.core.journal import CallRequest, TextHeaders
 from semel.core.retries import CallAnswer

@@ -9,19 +9,38 @@ because a sender that cannot prove that it holds the intent does not send. The a
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from email.utils import format_datetime
-from typing import assert_never, cast
+from typing import assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from semel.core.dialects import DRAFT_07, KeyDialect, KeyFormat, check_age, check_key, quote_key
-from semel.core.effects import Effect, Pause, Plan, do
+from semel.core.body_keys import put_key, read_body_key
+from semel.core.call_values import (
+    AnswerOrigin,
+    AwaitIntent,
+    CallAnswered,
+    CallerSettings,
+    CallRefusal,
+    CallRefused,
+    CallResult,
+    CallUnanswered,
+    DrawNumber,
+    IntentOf,
+    IntentOvertaken,
+    NewKey,
+    OutgoingCall,
+    ReadDate,
+    ReportAttempt,
+    SendFailure,
+    SendRequest,
+    SpendRetry,
+)
+from semel.core.dialects import KeyFormat, check_age, check_key, quote_key
+from semel.core.effects import Pause, Plan, do
 from semel.core.journal import (
     BeginAttempt,
-    CallRequest,
     CloseIntent,
     IntentDrifted,
     IntentEntry,
@@ -34,15 +53,14 @@ from semel.core.journal import (
     KeptAnswer,
     LeaveIntent,
     OpenIntent,
+    ReadIntent,
     RenewIntent,
     TextHeaders,
 )
-from semel.core.records import Member
 from semel.core.relay import NewOwner, ReadClock
 from semel.core.retries import (
     NEXT_STEPS,
     AttemptEnd,
-    Backoff,
     CallAnswer,
     NextStep,
     RepeatLimit,
@@ -58,152 +76,8 @@ from semel.errors import StoreError
 LEASE_MS = 30_000
 
 
-class IntentOf(Struct, frozen=True):
-    """The intent that a call belongs to."""
-
-    id: IntentId
-    max_age_ms: int
-
-
-class OutgoingCall(Struct, frozen=True):
-    """A request of the caller."""
-
-    request: CallRequest
-    key: str = ""
-    """The key that the caller has put into the request itself. It is never replaced."""
-    intent: IntentOf | None = None
-    earlier_key: str = ""
-    """The key under which this request was sent before, if it is sent anew because the server asked who sends it.
-
-    It stands for a new key: whether the earlier request was carried out may be unknown.
-    """
-
-
-class CallerSettings(Struct, frozen=True, kw_only=True):
-    dialect: KeyDialect = DRAFT_07
-    backoff: Backoff = Backoff()
-    lease_ms: int = LEASE_MS
-    """How long a sender holds an intent without saying so again."""
-    makes_keys: bool = True
-    """Whether a request whose method is not idempotent gets a key, if the caller gave none and has no intent."""
-
-
-class NewKey(Effect[str], frozen=True):
-    """A new key. Only a derived one uses the name."""
-
-    format: KeyFormat
-    name: str
-
-
-class ReadDate(Effect[int], frozen=True):
-    """The date in milliseconds since 1970, by a clock that people set."""
-
-
-class DrawNumber(Effect[float], frozen=True):
-    """A random number from 0 up to but not including 1."""
-
-
-class SpendRetry(Effect[bool], frozen=True):
-    """Whether the budget of this process allows one more repeat.
-
-    Asking for the answer of one's own request that is still running is not counted: the service paces it, it adds no
-    work, and the attempts are bounded.
-    """
-
-
-class AwaitIntent(Effect[None], frozen=True):
-    """Sleep until another sender may be done with the intent, at most `timeout_ms`. May wake early."""
-
-    id: IntentId
-    timeout_ms: int
-
-
-class SendFailure(Struct, frozen=True):
-    """There was no answer. `end` says whether the request may have arrived."""
-
-    end: AttemptEnd
-    error: str
-
-
-class SendRequest(Effect[CallAnswer | SendFailure], frozen=True):
-    """Send the request of the call with these headers added, and with this body.
-
-    Meanwhile the driver renews the lease, if there is one to `renew`.
-    """
-
-    headers: TextHeaders
-    body: bytes
-    attempt: int
-    renew: RenewIntent | None = None
-
-
-class ReportAttempt(Effect[None], frozen=True):
-    """Report one attempt, for events, metrics and the log."""
-
-    attempt: int
-    end: AttemptEnd
-    step: NextStep
-    pause_ms: int = 0
-    limit: RepeatLimit | None = None
-    key: str = ""
-
-
-class AnswerOrigin(Member):
-    """Where an answer comes from."""
-
-    FRESH = "from the server, for this attempt"
-    REPLAYED = "from the server, which had stored it"
-    JOURNAL = "from the journal: nothing was sent"
-
-
-class CallRefusal(Member):
-    """Why nothing was sent, or nothing more."""
-
-    DRIFTED = "the name of the intent belongs to another request"
-    OTHER_KEY = "the intent has another key than the request"
-    TOO_OLD = "the intent is older than its max_age: the server may have forgotten its key"
-    DOUBTFUL = "the server could not say how the operation ended"
-    BUSY = "another sender holds the intent, and was not done within the deadline"
-
-
-class CallAnswered(Struct, frozen=True):
-    """The call has an answer. If the journal could not keep it, `unkept` says why, and the intent is still open."""
-
-    answer: CallAnswer | KeptAnswer
-    end: AttemptEnd
-    origin: AnswerOrigin
-    key: str
-    attempts: int
-    unkept: str = ""
-    limit: RepeatLimit | None = None
-
-
-class CallUnanswered(Struct, frozen=True):
-    """The call has no answer."""
-
-    failure: SendFailure
-    key: str
-    attempts: int
-    limit: RepeatLimit | None = None
-
-
-class CallRefused(Struct, frozen=True):
-    """The journal does not allow to send it."""
-
-    refusal: CallRefusal
-    entry: IntentEntry
-    digest: str
-    """Of the request that was asked for."""
-
-
-CallResult = CallAnswered | CallUnanswered | CallRefused
-
-
-class IntentOvertaken(Struct, frozen=True):
-    """Another sender holds the intent now, or it has become too old, or it was forgotten."""
-
-    result: CallAnswered | CallUnanswered
-    """Of the last attempt."""
+LOOK_MS, LOOK_MS_MAX = 20, 320
+"""How long to wait before looking at another sender's intent: at first, and at most."""
 
 
 class _Sender(Struct, frozen=True):
@@ -278,7 +152,7 @@ def _run_intent(call: OutgoingCall, intent: IntentOf, settings: CallerSettings, 
                 left_ms = began_ms + settings.backoff.deadline_ms - (yield from do(ReadClock()))
                 if left_ms <= 0:
                     return CallRefused(CallRefusal.BUSY, entry, digest)
-                yield from do(AwaitIntent(intent.id, max(1, min(left_ms, entry.lease_until_ms - now_ms))))
+                yield from _await_sender(entry, max(1, min(left_ms, entry.lease_until_ms - now_ms)))
             case IntentKept():
                 assert entry.answer is not None
                 return CallAnswered(entry.answer, AttemptEnd.ANSWERED, AnswerOrigin.JOURNAL, entry.key, attempts)
@@ -289,6 +163,22 @@ def _run_intent(call: OutgoingCall, intent: IntentOf, settings: CallerSettings, 
                 return CallRefused(CallRefusal.DOUBTFUL if doubtful else CallRefusal.TOO_OLD, entry, digest)
             case _:
                 assert_never(reply)
+
+
+def _await_sender(held: IntentEntry, timeout_ms: int) -> Plan[None]:
+    """Wait until the sender that holds an intent is done. Looking takes no lock of the journal; opening does."""
+    pause_ms = LOOK_MS
+    while timeout_ms > 0:
+        pause_ms = min(pause_ms, timeout_ms)
+        yield from do(AwaitIntent(held.id, pause_ms))
+        try:
+            entry = yield from do(ReadIntent(held.id))
+        except StoreError:  # opening it tells what is wrong
+            return
+        if entry is None or (entry.state, entry.owner) != (held.state, held.owner):
+            return
+        timeout_ms -= pause_ms
+        pause_ms = min(2 * pause_ms, LOOK_MS_MAX)
 
 
 def _send(sender: _Sender, attempts: int) -> Plan[CallResult | IntentOvertaken]:
@@ -422,35 +312,3 @@ def _sender(
         date = datetime.fromtimestamp(first_sent_ms // 1_000, UTC)
         headers.append((dialect.first_sent_header, format_datetime(date, usegmt=True)))
     return _Sender(call, settings, began_ms, key, tuple(headers), body, owner)
-
-
-def put_key(request: CallRequest, key: str, dialect: KeyDialect) -> bytes:
-    """The body with the key in it, for a service that reads it there; else the body as it is."""
-    if dialect.put is not None:
-        return dialect.put(request.body, key)
-    if not dialect.body_field:
-        return request.body
-    document = _read_object(request.body)
-    if document is None:
-        raise ValueError(
-            f"the dialect {dialect.name} sends the key in the field {dialect.body_field} of a JSON object, "
-            "and the body of this request is none"
-        )
-    return json.dumps({dialect.body_field: key} | document).encode()
-
-
-def read_body_key(request: CallRequest, dialect: KeyDialect) -> str:
-    """The key that the caller has put into the body, for a service that reads it there; empty without one."""
-    document = _read_object(request.body) if dialect.body_field else None
-    key = None if document is None else document.get(dialect.body_field)
-    if key is not None and not isinstance(key, str):
-        raise TypeError(f"{dialect.body_field} must be text, not {type(key).__name__}")
-    return key or ""
-
-
-def _read_object(body: bytes) -> dict[str, object] | None:
-    try:
-        document: object = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-    return cast("dict[str, object]", document) if isinstance(document, dict) else None

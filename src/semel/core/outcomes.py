@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from semel.core.callers import AnswerOrigin, CallAnswered, CallRefusal, CallRefused, CallResult
+from semel.core.call_values import AnswerOrigin, CallAnswered, CallRefusal, CallRefused, CallResult
 from semel.core.calls import CallConclusion
 from semel.core.retries import NEXT_STEPS, NextStep, RepeatLimit
 

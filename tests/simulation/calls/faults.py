@@ -65,7 +65,7 @@ FAULTS = [
     ),
     Fault("a doubt is not recorded", PLAN, "in_doubt=step is NextStep.DOUBT", "in_doubt=False"),
     Fault("every end without an answer is a doubt", PLAN, "in_doubt=step is NextStep.DOUBT", "in_doubt=True"),
-    Fault("the attempts have no limit", PLAN, "attempts >= backoff.attempts or not may", "attempts >= 100 or not may"),
+    Fault("the attempts have no limit", PLAN, "if attempts >= backoff.attempts:", "if attempts >= 100:"),
     Fault("the server is not waited for", PLAN, "if asked else None", "if not asked else None"),
     Fault(
         "a key of the caller's own is sent under the name of another one",

@@ -17,6 +17,7 @@ from semel.core.journal import (
     LeaveIntent,
     OpenIntent,
     PurgeIntents,
+    ReadIntent,
     RenewIntent,
 )
 from semel.core.journal_model import IntentBook
@@ -32,6 +33,7 @@ NAMES: dict[type[JournalCall[object]], Where] = {
     BeginAttempt: "begin",
     CloseIntent: "close",
     LeaveIntent: "leave",
+    ReadIntent: "look",
 }
 
 

@@ -6,7 +6,7 @@ import asyncio
 from email.utils import formatdate
 from typing import TYPE_CHECKING
 
-from semel.core.callers import SendFailure, SendRequest
+from semel.core.call_values import SendFailure, SendRequest
 from semel.core.http import Response
 from semel.core.retries import AttemptEnd, CallAnswer
 from simulation.calls.scenario import TIMEOUT_MS, WayFault

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from semel.core.callers import (
+from semel.core.call_values import (
     AnswerOrigin,
     CallAnswered,
     CallRefusal,
@@ -16,7 +16,7 @@ from semel.core.callers import (
     SendRequest,
 )
 from semel.core.http import Response
-from semel.core.journal import BeginAttempt, IntentGranted, JournalCall, LeaveIntent, OpenIntent, TextHeaders
+from semel.core.journal import BeginAttempt, IntentGranted, JournalCall, LeaveIntent, OpenIntent, ReadIntent, TextHeaders
 from semel.core.retries import CallAnswer
 from semel.errors import NotExecuted, StoreError
 from semel.events import Event
@@ -193,7 +193,7 @@ class Oracle(Deaf):
             run.may_send = bool(reply)
 
     def journal_failed(self, run: ProgramRun, call: JournalCall[Any]) -> None:
-        run.journal_failed |= not isinstance(call, LeaveIntent)
+        run.journal_failed |= not isinstance(call, (LeaveIntent, ReadIntent))
 
     def ended_run(self, run: ProgramRun, result: CallResult | StoreError) -> None:
         took_ms = run.process.clock_ms() - run.began_ms

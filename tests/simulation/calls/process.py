@@ -10,7 +10,7 @@ import secrets
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from semel.core.callers import (
+from semel.core.call_values import (
     AwaitIntent,
     CallerSettings,
     CallResult,
@@ -22,8 +22,8 @@ from semel.core.callers import (
     SendFailure,
     SendRequest,
     SpendRetry,
-    run_call,
 )
+from semel.core.callers import run_call
 from semel.core.dialects import RANDOM_BYTES, make_key
 from semel.core.effects import Effect, Pause
 from semel.core.journal import JournalCall, RenewIntent

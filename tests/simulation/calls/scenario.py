@@ -21,7 +21,7 @@ from simulation.scenario import (
     Work,
 )
 
-Where = Literal["open", "renew", "begin", "close", "leave", "send"]
+Where = Literal["open", "renew", "begin", "close", "leave", "look", "send"]
 WayFaultKind = Literal[
     "crash-before", "crash-after", "pause-before", "pause-after", "unavailable", "reply-lost", "slow",
     "unreached", "lost", "late", "duplicated", "repeated", "slow-request", "slow-reply", "gateway", "throttled",
@@ -43,10 +43,11 @@ FAULTS: dict[Where, tuple[WayFaultKind, ...]] = {
     "begin": (*JOURNAL_FAULTS, "pause-before", "pause-after"),
     "close": JOURNAL_FAULTS,
     "leave": JOURNAL_FAULTS,
+    "look": JOURNAL_FAULTS,
     "send": SEND_FAULTS,
 }
 WHERES: tuple[Where, ...] = (
-    "open", "open", "open", "renew", "begin", "close", "close", "close", "leave",
+    "open", "open", "open", "renew", "begin", "close", "close", "close", "leave", "look",
     "send", "send", "send", "send", "send", "send", "send",
 )  # fmt: skip
 OperatorAct = Literal["clock", "purge", "forget"]

@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from semel.core.callers import CallAnswered, CallerSettings, CallRefusal, CallRefused, IntentOf, OutgoingCall
+from semel.core.call_values import CallAnswered, CallerSettings, CallRefusal, CallRefused, IntentOf, OutgoingCall
 from semel.core.dialects import DRAFT_07, KeyFormat
 from semel.core.journal import CallRequest, IntentId
 from semel.core.retries import Backoff
