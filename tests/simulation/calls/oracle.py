@@ -16,7 +16,15 @@ from semel.core.call_values import (
     SendRequest,
 )
 from semel.core.http import Response
-from semel.core.journal import BeginAttempt, IntentGranted, JournalCall, LeaveIntent, OpenIntent, ReadIntent, TextHeaders
+from semel.core.journal import (
+    BeginAttempt,
+    IntentGranted,
+    JournalCall,
+    LeaveIntent,
+    OpenIntent,
+    ReadIntent,
+    TextHeaders,
+)
 from semel.core.retries import CallAnswer
 from semel.errors import NotExecuted, StoreError
 from semel.events import Event
