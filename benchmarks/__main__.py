@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks import (
+    adapters,
     at_store,
     exactly_once,
     footprint,
@@ -52,6 +53,7 @@ PARTS: dict[str, Callable[[Size, Places], Iterator[Found]]] = {
     "relay": relaying.measure,
     "publish": publishers.measure,
     "journal": journal.measure,
+    "client": adapters.measure,
 }
 
 

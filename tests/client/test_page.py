@@ -21,6 +21,9 @@ NAMES = [f"pay:order:{number}" for number in range(41, 48)] + [
     "charge:order:48",
     "charge:order:49",
     "capture:order:50",
+    "payout:2026-11:baker",
+    "payout:2026-11:printer",
+    "invoice:2026-118",
 ]
 
 
@@ -42,7 +45,7 @@ def test_each_example_pays_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.chdir(tmp_path)
     module: Any = ModuleType("caller_of_the_docs")
     monkeypatch.setitem(__import__("sys").modules, module.__name__, module)
-    with serving("drop", "drop", *["json"] * 20) as api:
+    with serving("drop", "drop", *["json"] * 23) as api:
         leave_one_open(api)
         run(module, api, *EXAMPLES)
         assert (module.answer.json(), report_of(module.answer).attempts) == ({"paid": True}, 2)
@@ -51,6 +54,8 @@ def test_each_example_pays_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert module.pay_again().status_code == 201
         assert (module.paid.status_code, module.answered.status, module.charge.status_code) == (201, 201, 201)
         assert (module.charged["paid"], module.captured.status_code) == (True, 201)
+        assert (module.in_doubt, module.first_reply, module.second_reply) == ([], "Paid: 201.", "It was paid before.")
+        assert "with another amount" in module.other_reply
         entries = [module.journal.read(name) for name in NAMES]
         assert [entry.answer.status for entry in entries] == [201] * len(NAMES)
         effects = {key.strip('"'): count for key, count in api.effects.items()}
