@@ -161,7 +161,7 @@ class Sealed:
 
 
 class AsyncSealed:
-    """The same around an async store."""
+    """The same around an async store, line by line: only `await` differs."""
 
     def __init__(self, store: AsyncStore, *, keys: Mapping[str, bytes], allow_plain: bool = False) -> None:
         _refuse_transactions(store)

@@ -50,7 +50,10 @@ class AsyncRedisLink:
 
 
 class AsyncRedisStore(CoalescedFace):
-    """Redis or Valkey, for tasks. Connects on first use, in each process and event loop that uses it."""
+    """Redis or Valkey, for tasks. Connects on first use, in each process and event loop that uses it.
+
+    `wait` is that of `store.py`: only `await` differs.
+    """
 
     def __init__(self, settings: RedisSettings, *, clock: Clock | None = None) -> None:
         super().__init__()
