@@ -89,6 +89,26 @@ def test_what_a_dead_process_left_is_sent_again_as_it_was(open_front: Open, jour
         assert (len(set(api.requests)), list(api.effects.values())) == (1, [1])
 
 
+@pytest.mark.parametrize("written", ["mine", '"mine"'])
+def test_a_key_that_the_caller_wrote_is_sent_again_as_it_was_written(
+    open_front: Open, journal: Journal, written: str
+) -> None:
+    for resumed in (True, False):
+        name = f"pay:{resumed}"
+        with serving("drop") as api:
+            front = open_front(journal=journal, retry=ONCE)
+            with pytest.raises(front.lost):
+                front.post(api.url, headers={"Idempotency-Key": written}, intent=journal.intent(name, max_age=HOUR))
+            (left,) = journal.pending()
+            asked = left.request
+            if resumed:
+                front.send("POST", api.url, asked.body, dict(asked.headers), journal.resume(left))
+            else:
+                front.post(api.url, intent=journal.intent(name, max_age=HOUR))
+            assert [key for _, key, _ in api.requests] == [written, written]
+            assert list(api.effects.values()) == [1]
+
+
 @pytest.mark.filterwarnings("error")
 def test_an_intent_without_a_request_is_told(open_front: Open, journal: Journal) -> None:
     with serving() as api, closing(Journal("memory://")) as other:

@@ -142,7 +142,8 @@ def _run_intent(call: OutgoingCall, intent: IntentOf, settings: CallerSettings, 
             return CallRefused(CallRefusal.OTHER_KEY, entry, digest)
         match reply:
             case IntentGranted():
-                sender = _sender(call, settings, began_ms, entry.key, entry.created_ms, owner)
+                written = find_header(entry.request.headers, settings.dialect.header)
+                sender = _sender(call, settings, began_ms, entry.key, entry.created_ms, owner, written)
                 result = yield from _send(sender, attempts)
                 if not isinstance(result, IntentOvertaken):
                     return result
@@ -297,9 +298,18 @@ def _reason(reply: CallAnswer | SendFailure, end: AttemptEnd, limit: RepeatLimit
 
 
 def _sender(
-    call: OutgoingCall, settings: CallerSettings, began_ms: int, key: str, first_sent_ms: int, owner: str
+    call: OutgoingCall,
+    settings: CallerSettings,
+    began_ms: int,
+    key: str,
+    first_sent_ms: int,
+    owner: str,
+    written: str = "",
 ) -> _Sender:
-    """The same headers and bytes for every attempt."""
+    """The same headers and bytes for every attempt.
+
+    `written` is the header that the caller wrote itself when the intent began. Quoted anew it could be another key.
+    """
     dialect = settings.dialect
     headers: list[tuple[str, str]] = []
     body = call.request.body
@@ -307,7 +317,7 @@ def _sender(
         check_key(key, dialect)
         body = put_key(call.request, key, dialect)
         if dialect.header:
-            headers.append((dialect.header, quote_key(key, dialect.quoting)))
+            headers.append((dialect.header, written or quote_key(key, dialect.quoting)))
     if key and dialect.first_sent_header:
         date = datetime.fromtimestamp(first_sent_ms // 1_000, UTC)
         headers.append((dialect.first_sent_header, format_datetime(date, usegmt=True)))

@@ -80,7 +80,8 @@ class CallRequest(Struct, frozen=True):
         parts = (*(text.encode() for text in texts), self.body)
         return hashlib.sha256(b"".join(len(part).to_bytes(8) + part for part in parts)).hexdigest()
 
-    def checked(self) -> CallRequest:
+    def checked(self, key: str = "") -> CallRequest:
+        """Itself, as a journal keeps it. A header that holds the intent's `key` is kept, as the caller wrote it."""
         if len(self.body) > BODY_MAX:
             raise ValueError(
                 f"body has {len(self.body)} bytes, and a journal keeps at most {BODY_MAX}: "
@@ -89,13 +90,17 @@ class CallRequest(Struct, frozen=True):
         return CallRequest(
             check_text("method", self.method, METHOD_MAX),
             check_text("url", self.url, URL_MAX),
-            self._kept_headers(),
+            self._kept_headers(key),
             self.body,
             check_text("dialect", self.dialect, NAME_MAX, empty=True),
         )
 
-    def _kept_headers(self) -> TextHeaders:
-        kept = tuple((name, value) for name, value in self.headers if name.lower() in REQUEST_HEADERS)
+    def _kept_headers(self, key: str) -> TextHeaders:
+        kept = tuple(
+            (name, value)
+            for name, value in self.headers
+            if name.lower() in REQUEST_HEADERS or (key and value.strip() == key)
+        )
         if (size := _size_of(kept)) > HEADERS_MAX:
             raise ValueError(f"headers have {size} bytes, and a journal keeps at most {HEADERS_MAX}")
         return kept
@@ -210,7 +215,7 @@ class OpenIntent(OfIntent[IntentReply], frozen=True):
         return replace(
             self,
             id=self.id.checked(),
-            request=self.request.checked(),
+            request=self.request.checked(self.key),
             key=check_text("key", self.key, NAME_MAX),
             owner=check_text("owner", self.owner, OWNER_MAX),
             lease_ms=check_duration("lease_ms", self.lease_ms),
