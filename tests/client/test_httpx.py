@@ -239,5 +239,5 @@ def test_purge_deletes_what_was_answered(journal: Journal) -> None:
 
 @pytest.mark.parametrize("wrong", [{"attempts": 0}, {"deadline": 0}, {"pause_max": -1}, {"retry_after_max": 1e9}])
 def test_retry_has_bounds(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="must be a whole number between 1 and"):
+    with pytest.raises(ValueError, match=rf"{next(iter(wrong))} must be (a whole number )?between"):
         Retry(**wrong)  # type: ignore[arg-type]

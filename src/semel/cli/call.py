@@ -105,8 +105,8 @@ def call(
 
     The body of that answer goes to stdout byte for byte; any other answer is told on stderr. The journal keeps the
     method, the URL, the body and a few headers (accept, content-type, content-encoding, content-language, if-match,
-    prefer, and that of a key which you give yourself). It never keeps Authorization, Cookie or any other header, so each
-    run needs them again.
+    prefer, and that of a key which you give yourself). It never keeps Authorization, Cookie or any other header, so
+    each run needs them again.
 
     \b
     Exit status:

@@ -36,6 +36,9 @@ class RetryBudget:
             ("at_least", at_least, 0, 1_000_000),
             ("per", per, 0.001, 86_400),
         ):
+            number: object = value
+            if not isinstance(number, int | float):
+                raise TypeError(f"{field} must be a number, not {number!r}")
             if not isfinite(value) or not least <= value <= most:
                 raise ValueError(f"{field} must be a number between {least} and {most}, not {value!r}")
         self._ratio, self._at_least, self._per, self._clock = ratio, at_least, per, clock

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
+from semel.client.arguments import check_kind, read_seconds
 from semel.client.journal import Intent, Journal
 from semel.client.marker import IntentMark
 from semel.client.retry import Retry
 from semel.core.call_values import CallerSettings, OutgoingCall
 from semel.core.dialects import KeyDialect
 from semel.core.journal import CallRequest
-from semel.core.records import check_duration
 from semel.core.retries import AttemptEnd, find_header
 from semel.errors import Misuse
 from semel.runtime.arguments import check_function
@@ -61,8 +61,12 @@ class Caller:
         errors: LibraryErrors,
     ) -> None:
         check_function(on_event, "on_event=")
-        self.journal, self.retry, self.errors, self.on_event = journal, retry or Retry(), errors, logged(on_event)
-        lease_ms = check_duration("lease", int(1_000 * lease))
+        if journal is not None:
+            check_kind(journal, Journal, "journal=", 'a Journal, as in Journal("sqlite:///journal.db")')
+        check_kind(dialect, KeyDialect, "dialect=", "a KeyDialect, for example semel.client.STRIPE")
+        retry = check_kind(Retry() if retry is None else retry, Retry, "retry=", "a Retry, as in Retry(attempts=3)")
+        self.journal, self.retry, self.errors, self.on_event = journal, retry, errors, logged(on_event)
+        lease_ms = read_seconds(lease, "lease")
         self.settings = CallerSettings(dialect=dialect, backoff=self.retry.backoff, lease_ms=lease_ms)
 
     def find_intent(self, method: str, named: object) -> Intent | None:

@@ -117,7 +117,7 @@ class JournalFile:
             raise meaning(error, self.path) from error
         except OSError as error:
             raise StoreMisconfigured(
-                f"the journal {self.path} cannot be opened: {error.strerror}. Nothing is sent without it"
+                f"the journal {self.path} cannot be opened: {_way_out(error, self.path)}. Nothing is sent without it"
             ) from error
 
 
@@ -150,6 +150,21 @@ def meaning(error: sqlite3.Error, path: str) -> StoreUnavailable | StoreMisconfi
             return StoreUnavailable(f"the journal {path} failed, so nothing is sent: {error}")
 
 
+def _way_out(error: OSError, path: str) -> str:
+    folder = os.path.dirname(path)
+    match error:
+        case FileNotFoundError():
+            return f"make its folder {folder} first"
+        case NotADirectoryError():
+            return f"{folder} is no folder"
+        case IsADirectoryError():
+            return "it is a folder, so name a file in it"
+        case PermissionError():
+            return f"give this process the right to write to the folder {folder}"
+        case _:
+            return str(error.strerror)
+
+
 def _turn_to_wal(connection: sqlite3.Connection) -> str:
     """SQLite does not wait here for other processes that begin the same file, whatever its time-out says."""
     due_s = time.monotonic() + BUSY_TIMEOUT_S
@@ -174,6 +189,8 @@ def _create(path: str) -> None:
         try:
             descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, MODE)
         except FileExistsError:
+            if os.path.isdir(path):
+                raise IsADirectoryError from None
             return
         try:
             os.fchmod(descriptor, MODE)  # a umask takes bits away; SQLite gives the mode on to -wal and -shm

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import httpx2
 
+from semel.client.arguments import check_sender
 from semel.client.journal import Journal
 from semel.client.retry import Retry
 from semel.client.transport import Transport
@@ -31,6 +32,7 @@ class IdempotentTransport(httpx2.BaseTransport):
         lease: float = LEASE_MS / 1_000,
         on_event: OnEvent = ignore,
     ) -> None:
+        check_sender(transport, "handle_request", "transport", "sync, such as httpx2.HTTPTransport()")
         self._inner, self._transport = transport, Transport(httpx2, journal, retry, dialect, lease, on_event)
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -54,6 +56,7 @@ class AsyncIdempotentTransport(httpx2.AsyncBaseTransport):
         lease: float = LEASE_MS / 1_000,
         on_event: OnEvent = ignore,
     ) -> None:
+        check_sender(transport, "handle_async_request", "transport", "async, such as httpx2.AsyncHTTPTransport()")
         self._inner, self._transport = transport, Transport(httpx2, journal, retry, dialect, lease, on_event)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:

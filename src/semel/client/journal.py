@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Protocol, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
+from semel.client.arguments import check_kind
 from semel.client.marker import HEADER, IntentMark
 from semel.client.memory import MemoryJournal
 from semel.client.sqlite import SqliteJournal
@@ -27,7 +28,7 @@ from semel.core.journal import (
     PurgeIntents,
     ReadIntent,
 )
-from semel.core.records import check_duration
+from semel.core.records import read_duration
 from semel.errors import OutcomeUnknown, StoreMisconfigured
 
 T = TypeVar("T")
@@ -117,7 +118,7 @@ class Journal:
 
     def intent(self, name: str, *, max_age: timedelta) -> Intent:
         """Name an operation. `max_age` is how long the service remembers a key, or less: see its documentation."""
-        max_age_ms = check_duration("max_age", max_age // timedelta(milliseconds=1))
+        max_age_ms = read_duration("max_age", max_age)
         return Intent(self, IntentOf(IntentId(name, self.namespace).checked(), max_age_ms))
 
     def pending(self, *, limit: int = LIST_MAX) -> tuple[IntentEntry, ...]:
@@ -130,6 +131,7 @@ class Journal:
         Raises `Indeterminate` for one that is in doubt, older than its `max_age`, or forgotten meanwhile. One that was
         answered meanwhile gives its answer without a request.
         """
+        check_kind(entry, IntentEntry, "entry", "an intent of journal.pending() or journal.read(name)")
         found = self.answer(ReadIntent(entry.id))
         if found is None or found.key != entry.key:
             raise Indeterminate(
@@ -144,7 +146,7 @@ class Journal:
 
     def read(self, name: str) -> IntentEntry | None:
         """An intent with its answer, if it has one."""
-        return self.answer(ReadIntent(IntentId(name, self.namespace)))
+        return self.answer(ReadIntent(IntentId(name, self.namespace).checked()))
 
     def forget(self, name: str) -> bool:
         """Delete an intent, so that its name begins anew under a new key. False without one, or while it is sent."""
@@ -153,7 +155,7 @@ class Journal:
 
     def purge(self, *, older: timedelta, limit: int = PURGE_MAX) -> int:
         """Delete intents that were answered so long ago, and say how many. Asking for one again then sends it anew."""
-        return self.answer(PurgeIntents(self.namespace, older // timedelta(milliseconds=1), limit))
+        return self.answer(PurgeIntents(self.namespace, read_duration("older", older, least_ms=0), limit))
 
     def close(self) -> None:
         self._kept.close()
@@ -169,12 +171,15 @@ def wall_clock_ms() -> int:
 
 def find_path(url: str) -> str:
     """The file of a journal's URL; empty for a journal in memory."""
+    check_kind(url, str, "url", "text, for example 'sqlite:///journal.db'")
     parts = urlsplit(url)
     if parts.netloc or parts.query or parts.fragment:
         raise StoreMisconfigured("a journal URL has no host and no options: write sqlite:///journal.db or memory://")
     if parts.scheme == "memory" and not parts.path:
         return ""
     path = unquote(parts.path[1:])
+    if parts.scheme == "sqlite" and path == ":memory:":
+        raise StoreMisconfigured("a journal in memory is written memory://, and ends with its process")
     if parts.scheme == "sqlite" and path:
         return path
     raise StoreMisconfigured(f"{url!r} is not a journal URL: write sqlite:///journal.db or memory://")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NoReturn, Self
+
+from semel.errors import Misuse
 
 if TYPE_CHECKING:
     from semel.client.journal import Intent
@@ -24,3 +26,11 @@ class IntentMark(str):
         mark = super().__new__(cls, f"\0\u2298 {intent.part.id.name!r} needs semel's adapter for this library")
         mark.intent = intent
         return mark
+
+    def encode(self, encoding: str = "utf-8", errors: str = "strict") -> NoReturn:
+        """What most libraries call to send a header."""
+        raise Misuse(
+            f"nothing was sent: intent.headers names the intent {self.intent.part.id.name!r} to an adapter of "
+            "semel.client, and this request does not go through one. Mount the IdempotentAdapter for this URL "
+            '(requests), or use the IdempotentPoolManager (urllib3); with httpx write extensions={"semel": intent}'
+        )

@@ -10,6 +10,7 @@ from requests import PreparedRequest, Response
 from requests.adapters import BaseAdapter, HTTPAdapter
 
 from semel.client.answers import answer_of, is_interim, is_streamed, leads_elsewhere, text_headers
+from semel.client.arguments import check_kind
 from semel.client.caller import ONCE_ONLY, UNAUTHORIZED, Caller, LibraryErrors
 from semel.client.exchange import run_exchange
 from semel.client.journal import Journal
@@ -59,6 +60,7 @@ class IdempotentAdapter(BaseAdapter):
         on_event: OnEvent = ignore,
     ) -> None:
         super().__init__()
+        check_kind(adapter, HTTPAdapter, "adapter", "a requests.adapters.HTTPAdapter()")
         if adapter.max_retries.total:
             raise Misuse("two layers that repeat multiply: leave max_retries of the HTTPAdapter at 0, and give retry=")
         self._adapter, self._caller = adapter, Caller(journal, retry, dialect, lease, on_event, ERRORS)

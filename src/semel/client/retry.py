@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from semel.client.arguments import read_seconds
 from semel.client.breaker import Breaker
 from semel.client.budget import PROCESS_BUDGET, RetryBudget
-from semel.core.retries import Backoff
+from semel.core.retries import WAIT_MS_MAX, Backoff
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,8 @@ class Retry:
         breaker: object = self.breaker
         if breaker is not None and not callable(breaker):
             raise TypeError(f"breaker must be a function from an origin to a context manager, not {breaker!r}")
+        for field in ("deadline", "pause_max", "retry_after_max"):
+            read_seconds(getattr(self, field), field, WAIT_MS_MAX / 1_000)
         _ = self.backoff
 
     @property

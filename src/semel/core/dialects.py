@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlencode
 from msgspec import Struct
 from msgspec.structs import replace
 
-from semel.core.records import NAME_MAX, Member, check_text
+from semel.core.records import NAME_MAX, Member, check_text, read_duration
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -86,7 +86,7 @@ class KeyDialect(Struct, frozen=True, kw_only=True):
 
     def keeping(self, retention: timedelta) -> KeyDialect:
         """The dialect of a service that remembers keys for another time."""
-        return replace(self, retention_ms=retention // timedelta(milliseconds=1))
+        return replace(self, retention_ms=read_duration("retention", retention))
 
 
 def form_field(name: str) -> PutKey:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
+from datetime import timedelta
 from typing import Literal
 
 from msgspec import Struct
@@ -65,6 +66,17 @@ def check_duration(field: str, value_ms: int, *, least_ms: int = 1) -> int:
     if not least_ms <= value_ms <= DURATION_MS_MAX:
         raise ValueError(f"{field} must be between {least_ms} and {DURATION_MS_MAX} ms, not {value_ms}")
     return int.__int__(value_ms)
+
+
+def read_duration(field: str, value: object, *, least_ms: int = 1) -> int:
+    """A `timedelta` in milliseconds. A number could be meant in seconds, hours or days, so it is refused."""
+    if not isinstance(value, timedelta):
+        raise TypeError(f"{field} must be a timedelta, for example timedelta(hours=23), not {value!r}")
+    value_ms = value // timedelta(milliseconds=1)
+    if not least_ms <= value_ms <= DURATION_MS_MAX:
+        least, most = timedelta(milliseconds=least_ms), timedelta(milliseconds=DURATION_MS_MAX)
+        raise ValueError(f"{field} must be between {least} and {most}, not {value}")
+    return value_ms
 
 
 def _plain_bytes(payload: object) -> bytes:
