@@ -13,7 +13,7 @@ READY := $(VENV)/.ready
 RUN_READY := .venv-run/.ready
 FUZZ_READY := .venv-fuzz/.ready
 TRANSPARENCY_READY := .venv-transparency/.ready
-PY_FOLDERS := $(wildcard src tests benchmarks docs examples)
+PY_FOLDERS := $(wildcard src tests benchmarks docs examples hatch_build.py)
 TYPED_FOLDERS := $(wildcard src tests benchmarks)
 
 # Measuring coverage doubles the time of what is measured, and only the core has a bar: these tests reach all of it.
@@ -121,6 +121,12 @@ sim-long: $(READY) ## a million histories of each on all cores; the reports are 
 spin: $(READY) ## model checking: three workers, four workers, and every fault of the model
 	@PYTHONPATH=tests $(BIN)/python -m servers.install
 	@PYTHONPATH=tests $(BIN)/python -m spin.check
+
+.PHONY: dist
+dist: $(READY) ## sdist and wheel into dist/, by the locked tools (TAG=v1.2.3 must be the version)
+	@if [ -n "$(TAG)" ]; then $(BIN)/python tools/tag "$(TAG)"; fi
+	@rm -rf dist
+	@$(BIN)/python -m build --no-isolation --outdir dist
 
 .PHONY: transparency
 transparency: $(TRANSPARENCY_READY) ## the frameworks' own test suites, bare and behind semel (FRAMEWORKS="starlette flask" to choose)

@@ -1,5 +1,5 @@
 """Writes what the docs take from the code: the tables, the state diagram, the policy's defaults, the package's rooms,
-the commands.
+the commands, the extras.
 
 `python docs/generate.py` rewrites the pages; `--check` only says whether they are up to date (the tests do that).
 A generated part stands between `<!-- generated: name -->` and `<!-- end -->`.
@@ -11,6 +11,7 @@ import inspect
 import re
 import sys
 import textwrap
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from datetime import timedelta
@@ -157,6 +158,19 @@ def outcome_table() -> str:
     return "\n".join(["| `outcome` of a call | meaning | `reason` |", "|---|---|---|", *rows])
 
 
+def extras() -> str:
+    """What each extra installs, and the Pythons, as pyproject.toml has them."""
+    project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"]
+    pythons = [each.rpartition(" ")[2] for each in project["classifiers"] if re.search(r":: 3\.[0-9]+$", each)]
+    rows = [f"| Python | {', '.join(pythons)} |", f"| `semel` | {_codes(project['dependencies'])} |"]
+    rows += [f"| `semel[{name}]` | {_codes(needs)} |" for name, needs in project["optional-dependencies"].items()]
+    return "\n".join(["| install | gets |", "|---|---|", *rows])
+
+
+def _codes(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
 def rooms() -> str:
     """The package's rooms, and the modules at its root: what each is for is the first sentence of its docstring."""
     package = Path(semel.__file__).parent
@@ -228,6 +242,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "dialects": dialect_table,
     "answer-table": answer_table,
     "outcome-table": outcome_table,
+    "extras": extras,
     "rooms": rooms,
     "commands": commands,
 }

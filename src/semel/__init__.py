@@ -3,6 +3,8 @@
 A key names an operation; it takes effect once; every repeat gets the first answer, byte for byte.
 """
 
+from typing import TYPE_CHECKING
+
 from semel.core.fingerprint import Fingerprint, RequestParts
 from semel.core.policy import Policy
 from semel.core.records import Acquired, Key, Lease, Occupied, Record, Result, State
@@ -73,3 +75,18 @@ __all__ = [
     "operation",
     "run",
 ]
+
+if TYPE_CHECKING:
+    __version__: str
+else:  # type checkers would take every misspelt name for one that it gives
+
+    def __getattr__(name):
+        """Give `semel.__version__`. The metadata is read when you ask for it, not with every import of semel."""
+        if name != "__version__":
+            raise AttributeError(f"module 'semel' has no attribute {name!r}")
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("semel")
+        except PackageNotFoundError:  # it runs from its source folder
+            return "0+unknown"
