@@ -18,6 +18,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import click
+from drawing import draw
 
 import semel
 from semel import Policy
@@ -105,21 +106,17 @@ def state_diagram() -> str:
     for where, (same, other) in CLAIM.items():
         for ruling, whose in ((same, "same request"), (other, "other request")):
             target = "in_progress" if ruling in GRANTS else STATES[where]
-            label = f"{whose} #8594; {ruling.value.split(' (')[0]}"
+            label = f"{whose}: {ruling.value.split(' (')[0]}"
             arrows.setdefault((STATES[where], target), []).append(label)
     for ending, disposal in SETTLE.items():
-        arrows.setdefault(("in_progress", AFTER[disposal]), []).append(ending.name.lower())
+        arrows.setdefault(("in_progress", AFTER[disposal]), []).append(ending.name.lower().replace("_", " "))
     arrows.setdefault(("in_progress", "unknown"), []).append("the lease lapses")
     arrows.setdefault(("unknown", "in_progress"), []).append("the late owner renews")
-    arrows.setdefault(("unknown", "finished"), []).append("the late owner completes, or somebody resolves it")
-    arrows.setdefault(("unknown", "absent"), []).append("somebody resolves it: nothing was done")
+    arrows.setdefault(("unknown", "finished"), []).extend(["the late owner completes,", "or an operator resolves it"])
+    arrows.setdefault(("unknown", "absent"), []).extend(["an operator resolves it:", "nothing was done"])
     arrows.setdefault(("finished", "absent"), []).append("retention ends")
-    arrows.setdefault(("finished", "tombstone"), []).append("retention ends, expired=refuse")
-    lines = [
-        f"    {source} --> {target}: {'<br/>'.join(dict.fromkeys(labels))}"
-        for (source, target), labels in arrows.items()
-    ]
-    return "\n".join(["```mermaid", "stateDiagram-v2", "    [*] --> absent", *lines, "```"])
+    arrows.setdefault(("finished", "tombstone"), []).extend(["retention ends,", 'expired="refuse"'])
+    return draw({ends: list(dict.fromkeys(labels)) for ends, labels in arrows.items()})
 
 
 SHOWN = {"replay_headers": "all but hop-by-hop, `Set-Cookie`, `Date`, `Server`, auth"}

@@ -1,0 +1,1 @@
+"""Pages of the documentation, read as a newcomer does: files are written, commands run, outputs compared."""
