@@ -154,17 +154,35 @@ def test_who_fails_open_goes_on_without_a_quota(build: Build, caplog: pytest.Log
     assert "could not be counted" in caplog.text
 
 
+ELSEWHERE = ["postgresql", "mariadb", "sqlite", "dynamodb", "memcached", "mongodb", "reids"]
+
+
+@pytest.mark.parametrize("engine", ELSEWHERE)
 @pytest.mark.parametrize("quotas", [Quotas, AsyncQuotas])
-def test_a_storage_that_is_not_known_is_named(quotas: type[Quotas] | type[AsyncQuotas]) -> None:
-    with pytest.raises(StoreMisconfigured, match="quota_storage= cannot be used: unknown storage scheme") as told:
-        _ = quotas("nonsense://hunter2@host").limiter
+def test_a_storage_that_cannot_count_is_named_with_the_way_out(
+    quotas: type[Quotas] | type[AsyncQuotas], engine: str
+) -> None:
+    """Also one that the library knows: what it counted there could not be given back."""
+    with pytest.raises(StoreMisconfigured, match=f"nothing counts quotas in {engine}://…") as told:
+        _ = quotas(f"{engine}://me:hunter2@host/x").limiter
+    assert "give redis://…" in str(told.value)
     assert "hunter2" not in str(told.value)
 
 
-def test_redis_counts_for_all_processes(redis_url: str) -> None:
-    """Two middlewares, one of each kind, as in two processes."""
+@pytest.mark.parametrize("build", FRONTS, ids=NAMES)
+def test_a_front_with_such_a_storage_does_not_start(build: Build) -> None:
     effects: list[str] = []
-    policy = Policy(quota="2/hour")
+    with pytest.raises(StoreMisconfigured, match="nothing counts quotas in postgresql://…"):
+        build(Policy(quota="2/hour"), "postgresql://host/x", effects)("a")
+    assert effects == []
+
+
+@pytest.mark.parametrize(("scheme", "quota"), [("redis", "2/hour"), ("valkey", "2/day")])
+def test_redis_counts_for_all_processes(redis_url: str, scheme: str, quota: str) -> None:
+    """Two middlewares, one of each kind, as in two processes. A Valkey speaks as Redis does."""
+    effects: list[str] = []
+    policy = Policy(quota=quota)
+    redis_url = redis_url.replace("redis", scheme, 1)
     first, other = through_asgi(policy, redis_url, effects, "me"), through_wsgi(policy, redis_url, effects)
     assert [first("a")[0], other("b")[0], first("c")[0], other("d")[0]] == [201, 201, 429, 429]
     assert effects == ["a", "b"]

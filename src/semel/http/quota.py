@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 DEFAULT_STORAGE = "memory://"
 """Counts in this process only. Give a URL of the `limits` library (redis://…) to count for all of them."""
 
+COUNTING = {"memory": "memory", "redis": "redis", "rediss": "rediss", "valkey": "redis", "valkeys": "rediss"}
+"""Where quotas can be counted, as the library names it. For a Valkey it would want a client of its own."""
+
 
 @dataclass(frozen=True, slots=True)
 class Charged:
@@ -74,13 +77,21 @@ def _limits() -> Any:
     return limits
 
 
-def _storage(url: str, **options: str) -> Any:
+def _storage(url: str, prefix: str = "", **options: str) -> Any:
     limits = _limits()
+    scheme, _, place = url.partition(":")
+    engine, plus, way = scheme.partition("+")
+    if engine not in COUNTING:
+        raise StoreMisconfigured(
+            f"quota_storage= cannot be used: nothing counts quotas in {engine}://… (the store itself may be there); "
+            "give redis://… to count for all processes, or memory:// to count in each for itself"
+        )
+    used = f"{prefix}{COUNTING[engine]}{plus}{way}:{place}"
     try:
-        return limits.storage.storage_from_string(url, **options)
+        return limits.storage.storage_from_string(used, **options)
     except Exception as error:
-        shown = f"{url.partition('://')[0]}://…"  # the rest may be a password
-        raise StoreMisconfigured(f"quota_storage= cannot be used: {str(error).replace(url, shown)}") from None
+        shown = f"{scheme}://…"  # the rest may be a password
+        raise StoreMisconfigured(f"quota_storage= cannot be used: {str(error).replace(used, shown)}") from None
 
 
 @contextlib.contextmanager
@@ -132,8 +143,8 @@ class AsyncQuotas:
         return self._open() if self._in_memory is None else self._in_memory.limiter
 
     def _open(self) -> AsyncRedisWindow:
-        options = {"implementation": "redispy"} if self._url.startswith("redis") else {}  # of `semel[redis]`
-        return async_window_on(_limits(), _storage(f"async+{self._url}", **options))
+        storage = _storage(self._url, "async+", implementation="redispy")  # the client of `semel[redis]`
+        return async_window_on(_limits(), storage)
 
     async def charge(self, policy: Policy, tenant: str) -> Charged | int:
         if self._in_memory is not None:
