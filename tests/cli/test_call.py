@@ -457,7 +457,9 @@ WRONG = [
     (("-o", "/nowhere/receipt"), "the folder /nowhere does not exist"),
     (("--namespace", "n" * 256), "the limit is 255"),
     (("--journal", "memory://"), "memory:// would end with this command, and protect nothing"),
-    (("--journal", "postgresql://localhost/x"), "a journal URL has no host and no options"),
+    (("--journal", "postgresql://u:t0psecret@localhost/x"), "there is no journal at postgresql://"),
+    (("--journal", "redis://localhost"), "Write sqlite:///journal.db, or memory://"),
+    (("--journal", "sqlite://journal.db"), "a journal URL has no host and no options"),
     (("--journal", "journal.db"), "'journal.db' is not a journal URL"),
     (("--seal-keys", "/nowhere/keys"), "/nowhere/keys: No such file or directory"),
 ]

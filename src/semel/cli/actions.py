@@ -137,13 +137,13 @@ def encode_result(body: bytes, status: int, headers: Sequence[str], format: str,
 
 def resolvable(opened: OpenedStore) -> Resolvable:
     if not isinstance(opened.store, Resolvable):
-        raise click.ClickException(f"{opened.shown} cannot resolve unknown outcomes")
+        raise opened.lacks("resolve unknown outcomes", "Resolvable")
     return opened.store
 
 
 def removable(opened: OpenedStore) -> Removable:
     if not isinstance(opened.store, Removable):
-        raise click.ClickException(f"{opened.shown} cannot remove records")
+        raise opened.lacks("remove records", "Removable")
     return opened.store
 
 

@@ -40,8 +40,16 @@ class OpenedStore:
     @property
     def inspectable(self) -> Inspectable:
         if not isinstance(self.store, Inspectable):
-            raise click.ClickException(f"{self.shown} cannot list its records")
+            raise self.lacks("list its records", "Inspectable")
         return self.store
+
+    def lacks(self, what: str, ability: str) -> click.ClickException:
+        """The error for a store of another package that leaves an ability out."""
+        kind = type(self.store).__qualname__
+        return click.ClickException(
+            f"{self.shown} cannot {what}: its {kind} has not the methods of semel.store.{ability}, which a store may "
+            "leave out; ask its author"
+        )
 
     def now_ms(self) -> int:
         """The store's time; this machine's if the store does not tell its own."""

@@ -32,6 +32,7 @@ from semel.core.records import read_duration
 from semel.errors import OutcomeUnknown, StoreMisconfigured
 
 T = TypeVar("T")
+JOURNALS = "Write sqlite:///journal.db, or memory:// for one that ends with the process"
 
 
 class Indeterminate(OutcomeUnknown):
@@ -173,8 +174,13 @@ def find_path(url: str) -> str:
     """The file of a journal's URL; empty for a journal in memory."""
     check_kind(url, str, "url", "text, for example 'sqlite:///journal.db'")
     parts = urlsplit(url)
+    if parts.scheme and parts.scheme not in ("sqlite", "memory"):
+        raise StoreMisconfigured(
+            f"there is no journal at {parts.scheme}://, although there may be a store: a journal is in a file of the "
+            f"machine that sends, where it can be written before each request, or in memory. {JOURNALS}"
+        )
     if parts.netloc or parts.query or parts.fragment:
-        raise StoreMisconfigured("a journal URL has no host and no options: write sqlite:///journal.db or memory://")
+        raise StoreMisconfigured(f"a journal URL has no host and no options. {JOURNALS}")
     if parts.scheme == "memory" and not parts.path:
         return ""
     path = unquote(parts.path[1:])
@@ -182,7 +188,7 @@ def find_path(url: str) -> str:
         raise StoreMisconfigured("a journal in memory is written memory://, and ends with its process")
     if parts.scheme == "sqlite" and path:
         return path
-    raise StoreMisconfigured(f"{url!r} is not a journal URL: write sqlite:///journal.db or memory://")
+    raise StoreMisconfigured(f"{url!r} is not a journal URL. {JOURNALS}")
 
 
 def _open(url: str, seal: Seal | None) -> IntentJournal:

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
+from django.core.exceptions import ImproperlyConfigured
 from django.db import Error as DatabaseFailure
 from django.db import connections, transaction
 from django.utils.connection import ConnectionDoesNotExist
@@ -84,6 +85,10 @@ class Lender:
         except ConnectionDoesNotExist:
             known = ", ".join(f"django://{alias}" for alias in connections)
             raise StoreMisconfigured(f"DATABASES has no alias {self.alias!r}; there are {known}") from None
+        except ImproperlyConfigured:
+            raise StoreMisconfigured(
+                f"django://{self.alias} needs Django's settings: set DJANGO_SETTINGS_MODULE, or give the database's URL"
+            ) from None
 
     def _check(self, connection: Any) -> None:
         if not self._checked:
