@@ -16,6 +16,7 @@ from pathlib import Path
 
 from benchmarks import (
     adapters,
+    at_size,
     at_store,
     exactly_once,
     footprint,
@@ -49,6 +50,7 @@ PARTS: dict[str, Callable[[Size, Places], Iterator[Found]]] = {
     "disk": slow_disk.measure,
     "footprint": footprint.measure,
     "growth": growth.measure,
+    "at-size": at_size.measure,
     "purge": purging.measure,
     "relay": relaying.measure,
     "publish": publishers.measure,

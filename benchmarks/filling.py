@@ -72,11 +72,12 @@ def found_by(key: Key) -> tuple[int, str]:
 
 
 def fill_postgres(url: str, first: int, last: int, now_ms: int) -> None:
+    """Finished one after the other, a millisecond apart: equal times would make the index of them a third as large."""
     statement = f"""INSERT INTO semel_records {COLUMNS}
         SELECT %s || substr(sha256(%s || md5(n::text)::bytea), 1, %s), %s, %s, md5(n::text), %s, 1, %s, 1,
-            %s, %s, %s, %s, %s
+            n + %s::bigint, n + %s::bigint, n + %s::bigint, %s, %s
         FROM generate_series(%s::bigint, %s::bigint) n"""
-    times = (now_ms, now_ms, now_ms + RETENTION_MS)
+    times = (now_ms - last, now_ms - last, now_ms - last + RETENTION_MS)
     with psycopg.connect(url, autocommit=True) as connection:
         digested = (tenant_of(TENANT), f"{TENANT}\0{SCOPE}\0".encode(), SIZE - TENANT_SIZE)
         record = (TENANT, SCOPE, FINGERPRINT, OWNER, *times, ANSWER.format, ANSWER.payload)

@@ -32,9 +32,9 @@ def run(*words: str, module: str = "benchmarks", **environment: str) -> str:
 def test_the_parts_that_need_no_network_run(tmp_path: Path, postgres_url: str, redis_url: str) -> None:
     out = tmp_path / "results.json"
     servers = {"SEMEL_TEST_POSTGRES_URL": postgres_url, "SEMEL_TEST_REDIS_URL": redis_url}
-    run("--size", "tiny", "--only", "in-process,store,transaction,growth,purge", "--out", str(out), **servers)
+    run("--size", "tiny", "--only", "in-process,store,transaction,growth,purge,at-size", "--out", str(out), **servers)
     parts = json.loads(out.read_text())["parts"]
-    assert set(parts) == {"in-process", "store", "transaction", "growth", "purge"}
+    assert set(parts) == {"in-process", "store", "transaction", "growth", "purge", "at-size"}
     for name, part in parts.items():
         assert part["measures"], f"{name} measured nothing"
         assert all(value >= 0 for each in part["measures"] for value in each["values"]), name
