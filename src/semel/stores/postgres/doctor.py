@@ -8,7 +8,7 @@ from typing import Any
 from semel.core.effects import Effect
 from semel.store import Finding
 from semel.stores import examination
-from semel.stores.postgres import upkeep
+from semel.stores.postgres import horizon, upkeep
 from semel.stores.postgres.queries import NOW, TABLE
 from semel.stores.postgres.schema import MIGRATIONS, quoted
 from semel.stores.postgres.settings import PostgresSettings
@@ -58,7 +58,7 @@ def examine(settings: PostgresSettings, run: Run) -> Iterator[Finding]:
     yield _synchronous_commit(server["synchronous_commit"])
     if not server["standby"]:
         yield _replication(server["synchronous_standby_names"], *run(Statement(STANDBYS))[0])
-        yield from upkeep.slots(run)
+        yield from horizon.examine(run)
     yield examination.clock_skew(lambda: int(run(Statement(f"SELECT {NOW.format('NULL')}"))[0][0]))
     yield PROMISE
 
