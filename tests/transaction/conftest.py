@@ -11,10 +11,22 @@ from transaction.modes import prepare
 from transaction.stage import Stage
 
 
+class Urls(dict[str, str]):
+    """The databases by their kinds. MariaDB is started when it is first asked for."""
+
+    def __init__(self, request: pytest.FixtureRequest, **urls: str) -> None:
+        super().__init__(urls)
+        self._request = request
+
+    def __missing__(self, database: str) -> str:
+        url: str = self._request.getfixturevalue(f"{database}_url")
+        return self.setdefault(database, prepare(url))
+
+
 @pytest.fixture(scope="module")
-def urls(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+def urls(postgres_url: str, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Urls:
     folder: Path = tmp_path_factory.mktemp("shop")
-    return {"postgres": prepare(postgres_url), "sqlite": prepare(f"sqlite:///{folder}/shop.db")}
+    return Urls(request, postgres=prepare(postgres_url), sqlite=prepare(f"sqlite:///{folder}/shop.db"))
 
 
 @pytest.fixture(scope="module")

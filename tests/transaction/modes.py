@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,12 +24,17 @@ import semel
 from servers.mariadb import arguments
 
 CREATE = "CREATE TABLE effects (id integer PRIMARY KEY, name text NOT NULL)"
+CREATE_MARIADB = (
+    "CREATE TABLE effects (id integer AUTO_INCREMENT PRIMARY KEY, "
+    "name varchar(250) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL)"
+)
 CREATE_POSTGRES = CREATE.replace("integer PRIMARY", "bigserial PRIMARY")
 FIND_DEADLOCKS = "ALTER DATABASE {} SET deadlock_timeout = {}"
 INSERT = "INSERT INTO effects (name) VALUES ({})"
 LEVELS = {"read uncommitted": 1, "read committed": 2, "repeatable read": 3, "serializable": 4}
 SNAPSHOTS = ("repeatable read", "serializable")
 ON_POSTGRES = ("read committed", *SNAPSHOTS)
+ON_MARIADBS = ("read committed", "repeatable read")
 ON_SQLITE = ("DEFERRED", "IMMEDIATE")
 ON_DJANGOS_SQLITE = (*ON_SQLITE, "EXCLUSIVE")
 ON_SQLALCHEMYS_SQLITE = ("", "serializable", "read uncommitted")
@@ -63,10 +68,12 @@ class Mode:
 
     def execute(self, connection: Any, sql: str) -> Any:
         """A statement without parameters, in the driver's own way; a coroutine if async. Django's cursor is closed."""
-        if self in DJANGO:
+        if self in DJANGO or self.name.startswith("pymysql"):
             with connection.cursor() as cursor:
                 cursor.execute(sql)
             return None
+        if self.name == "aiomysql":
+            return aiomysql_execute(connection, sql)
         return connection.execute(sa.text(sql) if self.name.startswith("sqlalchemy") else sql)
 
     def end(self, connection: Any, how: str) -> Any:
@@ -83,12 +90,26 @@ def prepare(url: str) -> str:
         with sqlite3.connect(path_of(url)) as lite:
             lite.execute(CREATE)
         lite.close()
+    elif is_mariadb(url):
+        mariadb_rows(url, CREATE_MARIADB)
     else:
         with psycopg.connect(url) as connection:
             connection.execute(CREATE_POSTGRES)
             database = sql.Identifier(connection.info.dbname)
             connection.execute(sql.SQL(FIND_DEADLOCKS).format(database, DEADLOCK_MS))
     return url
+
+
+def is_mariadb(url: str) -> bool:
+    return url.startswith(("mysql", "mariadb"))
+
+
+def mariadb_rows(url: str, sql: str) -> Sequence[Any]:
+    """What a statement of the test's own gives, on a connection of its own."""
+    with closing(pymysql.connect(**arguments(url), autocommit=True)) as connection, connection.cursor() as cursor:
+        cursor.execute(sql)
+        rows: Sequence[Any] = cursor.fetchall()
+        return rows
 
 
 def path_of(url: str) -> str:
@@ -108,6 +129,8 @@ def ledger(url: str) -> Counter[str]:
         rows = lite.execute(names).fetchall()
         lite.close()
         return Counter(name for (name,) in rows)
+    if is_mariadb(url):
+        return Counter(name for (name,) in mariadb_rows(url, names))
     with psycopg.connect(url) as connection:
         return Counter(name for (name,) in connection.execute(names))
 
@@ -313,8 +336,18 @@ async def orm_async_write(session: Any, name: str) -> None:
     session.add(Effect(name=name))
 
 
-def no_effect(connection: Any, name: str) -> None:
-    raise TypeError("MariaDB holds no records: nothing is written within a block there")
+def pymysql_write(connection: Any, name: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(INSERT.format("%s"), [name])
+
+
+async def aiomysql_write(connection: Any, name: str) -> None:
+    await aiomysql_execute(connection, INSERT.format("%s"), [name])
+
+
+async def aiomysql_execute(connection: Any, sql: str, params: Sequence[Any] | None = None) -> None:
+    async with connection.cursor() as cursor:
+        await cursor.execute(sql, params)
 
 
 def _sqlalchemy(driver: str, database: str, *, is_async: bool) -> list[Mode]:
@@ -324,13 +357,20 @@ def _sqlalchemy(driver: str, database: str, *, is_async: bool) -> list[Mode]:
         else (sqlalchemy_connection, sqlalchemy_session)
     )
     write: Callable[[Any, str], Any] = orm_async_write if is_async else orm_write
-    levels = ON_SQLALCHEMYS_SQLITE if database == "sqlite" else ON_POSTGRES
+    levels = {"sqlite": ON_SQLALCHEMYS_SQLITE, "mariadb": ON_MARIADBS}.get(database, ON_POSTGRES)
     return [
         Mode(f"sqlalchemy-{driver}-connection", database, partial(connect, driver), text_write, is_async, levels),
         Mode(f"sqlalchemy-{driver}-session", database, partial(session, driver), write, is_async, levels),
     ]
 
 
+ON_MARIADB = [
+    Mode("pymysql", "mariadb", pymysql_connection, pymysql_write, levels=ON_MARIADBS),
+    Mode("pymysql-begun", "mariadb", pymysql_begun, pymysql_write, levels=ON_MARIADBS),
+    Mode("aiomysql", "mariadb", aiomysql_connection, aiomysql_write, is_async=True, levels=ON_MARIADBS),
+    *_sqlalchemy("pymysql", "mariadb", is_async=False),
+    *_sqlalchemy("aiomysql", "mariadb", is_async=True),
+]
 MODES = [
     Mode("psycopg", "postgres", psycopg_connection, plain("%s")),
     Mode("psycopg-transaction", "postgres", psycopg_transaction, plain("%s")),
@@ -342,16 +382,10 @@ MODES = [
     Mode("aiosqlite", "sqlite", aiosqlite_connection, plain("?"), is_async=True, levels=ON_SQLITE),
     *_sqlalchemy("pysqlite", "sqlite", is_async=False),
     *_sqlalchemy("aiosqlite", "sqlite", is_async=True),
+    *ON_MARIADB,
 ]
 DJANGO = [
     Mode("django-postgres", "postgres", partial(django_atomic, "default"), django_write, levels=tuple(LEVELS)),
     Mode("django-sqlite", "sqlite", partial(django_atomic, "lite"), django_write, levels=ON_DJANGOS_SQLITE),
-]
-ON_MARIADB = [  # for semel.database only: there is no store
-    Mode("pymysql", "mariadb", pymysql_connection, no_effect),
-    Mode("pymysql-begun", "mariadb", pymysql_begun, no_effect),
-    Mode("aiomysql", "mariadb", aiomysql_connection, no_effect, is_async=True),
-    *_sqlalchemy("pymysql", "mariadb", is_async=False),
-    *_sqlalchemy("aiomysql", "mariadb", is_async=True),
 ]
 Begin = AbstractContextManager[Any] | AbstractAsyncContextManager[Any]

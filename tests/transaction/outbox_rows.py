@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import psycopg
 
-from transaction.modes import path_of
+from transaction.modes import is_mariadb, mariadb_rows, path_of
 
 COLUMNS = "id, aggregatetype, aggregateid, content_type, headers, payload, created_ms, available_ms, state, attempt"
 
@@ -34,6 +34,8 @@ def letters(url: str, topic: str) -> list[Letter]:
     if url.startswith("sqlite"):
         with closing(sqlite3.connect(path_of(url))) as lite:
             return [Letter(*row) for row in lite.execute(query)]
+    if is_mariadb(url):
+        return [Letter(*row) for row in mariadb_rows(url, query)]
     with psycopg.connect(url) as connection:
         return [Letter(*row) for row in connection.execute(query.encode())]
 

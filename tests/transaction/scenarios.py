@@ -14,15 +14,16 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 import psycopg
 
 from semel.transaction import arun, run, within
-from transaction.modes import DJANGO, Mode, path_of
+from transaction.modes import DJANGO, Mode, is_mariadb, mariadb_rows, path_of
+from waiting import until
 
 T = TypeVar("T")
 Told = int | str
@@ -97,18 +98,29 @@ def deadlock(mode: Mode, url: str, level: str, key: str) -> list[Told]:
 def outrun(mode: Mode, url: str, level: str, key: str, **options: Any) -> Told:
     """The work changes a row that somebody else has changed since it began: the first time, not when it runs again."""
     tries: list[int] = []
-    with psycopg.connect(url, autocommit=True) as other:
-        other.execute("INSERT INTO effects (id, name) VALUES (-1, 'contended') ON CONFLICT DO NOTHING")
+    with _elsewhere(url) as execute:
+        execute("DELETE FROM effects WHERE id = -1")
+        execute("INSERT INTO effects (id, name) VALUES (-1, 'contended')")
 
         async def work(connection: Any) -> int:
             tries.append(1)
             if len(tries) == 1:
-                other.execute(CONTENDED.encode())
+                execute(CONTENDED)
             await given(mode.execute(connection, CONTENDED))
             await given(mode.write(connection, key))
             return len(tries)
 
         return told(lambda: _run(mode, url, level, key, work, **options))
+
+
+@contextmanager
+def _elsewhere(url: str) -> Iterator[Callable[[str], object]]:
+    """A statement at a time on a connection of somebody else, each committed at once."""
+    if is_mariadb(url):
+        yield lambda sql: mariadb_rows(url, sql)
+    else:
+        with psycopg.connect(url, autocommit=True) as other:
+            yield lambda sql: other.execute(sql.encode())
 
 
 def locked(mode: Mode, url: str, level: str, key: str) -> list[Told]:
@@ -203,6 +215,10 @@ def until_somebody_waits(url: str) -> None:
     """On SQLite nobody can tell: the twin has a moment to get there, and it makes no difference if it does not."""
     if url.startswith("sqlite"):
         time.sleep(0.01)
+        return
+    if is_mariadb(url):
+        waits = "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'"
+        until(lambda: int(mariadb_rows(url, waits)[0][1]), "the twin never waited")
         return
     sql = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     deadline = time.monotonic() + PATIENCE_S

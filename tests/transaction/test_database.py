@@ -24,10 +24,10 @@ from semel.watermark import Gap, watermark
 from servers.mariadb import arguments
 from transaction.modes import MODES, ON_MARIADB, Mode, path_of, sqlalchemy_url
 
-each_mode = pytest.mark.parametrize("mode", [*MODES, *ON_MARIADB], ids=lambda mode: mode.name)
+each_mode = pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 SOME = ("psycopg", "asyncpg", "sqlalchemy-psycopg-connection", "sqlite3", "aiosqlite", "sqlalchemy-aiosqlite-session")
 some_modes = pytest.mark.parametrize(
-    "mode", [*(mode for mode in MODES if mode.name in SOME), *ON_MARIADB], ids=lambda mode: mode.name
+    "mode", [mode for mode in MODES if mode.name in SOME or mode in ON_MARIADB], ids=lambda mode: mode.name
 )
 TABLES = (
     "CREATE TABLE payments (id {}, intent varchar(50) UNIQUE, amount integer, version integer NOT NULL DEFAULT 1)",

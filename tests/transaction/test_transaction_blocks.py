@@ -204,8 +204,11 @@ def test_django_outside_of_atomic_is_refused() -> None:
 def test_what_is_not_a_connection_is_refused_by_name(urls: Mapping[str, str]) -> None:
     with pytest.raises(TypeError, match=r"psycopg, asyncpg, sqlite3.*builtins\.str"):
         within("postgresql://")
-    with Session(sa.create_engine("mysql+pymysql://")) as session, pytest.raises(StoreMisconfigured, match="MariaDB"):
-        within(session)
+    with Session(sa.create_engine("mysql+pymysql://")) as session:
+        assert within(session) is not None  # it connects when it is used
+    foreign: Any = type("Connection", (), {"__module__": "MySQLdb.connections"})
+    with pytest.raises(TypeError, match=r"not MySQLdb\.connections\.Connection; to MariaDB, use PyMySQL or aiomysql"):
+        within(foreign())
     with (
         Session(sa.create_engine("postgresql+pg8000://", module=psycopg)) as session,
         pytest.raises(StoreMisconfigured, match=r"does not know postgresql\+pg8000"),

@@ -16,16 +16,19 @@ import pytest
 import semel
 from semel.errors import StoreMisconfigured
 from semel.flow import Flow, tx
+from semel.stores.mariadb import schema as mariadb_schema
+from semel.stores.mariadb import transaction_queries as mariadb
 from semel.stores.postgres import schema as postgres_schema
 from semel.stores.postgres import transaction_queries as postgres
 from semel.stores.sqlite import schema as sqlite_schema
 from semel.stores.sqlite import transaction as sqlite
 from semel.transaction import TransactionStore, run, within
-from transaction.modes import MODES, Mode, effects, path_of
+from transaction.modes import MODES, ON_MARIADB, Mode, effects, is_mariadb, mariadb_rows, path_of
 from transaction.test_transaction_blocks import operate
 
 each_mode = pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
-each_database = pytest.mark.parametrize("mode", [MODES[0], MODES[8]], ids=["postgres", "sqlite"])
+FIRST = [MODES[0], MODES[8], ON_MARIADB[0]]
+each_database = pytest.mark.parametrize("mode", FIRST, ids=lambda mode: mode.database)
 NEWER = "has version 99, which needs a semel that knows version 99; this one knows 2: upgrade semel"
 
 
@@ -33,6 +36,8 @@ def execute(url: str, sql: str) -> list[Any]:
     if url.startswith("sqlite"):
         with closing(sqlite3.connect(path_of(url))) as lite, lite:
             return lite.execute(sql).fetchall()
+    if is_mariadb(url):
+        return list(mariadb_rows(url, sql))
     with psycopg.connect(url) as connection:
         cursor = connection.execute(sql.encode())
         return cursor.fetchall() if cursor.description else []
@@ -87,7 +92,7 @@ def test_a_transaction_that_goes_on_after_the_refusal_commits_no_record(mode: Mo
     assert execute(url, "SELECT number, readable_from FROM semel_schema ORDER BY number") == [(1, 1), (2, 1), (99, 99)]
 
 
-@each_database
+@pytest.mark.parametrize("mode", FIRST[:2], ids=lambda mode: mode.database)
 def test_an_open_connection_notices_a_migration_in_another_process(mode: Mode, url: str) -> None:
     """Nothing is kept: each claim looks, on PostgreSQL within its own statement."""
     on_sqlite = url.startswith("sqlite")
@@ -171,3 +176,4 @@ def test_a_user_who_may_not_read_the_book_is_told_what_is_needed(urls: Mapping[s
 def test_the_numbers_are_those_of_the_stores() -> None:
     assert postgres_schema.MIGRATIONS[-1].number == postgres.KNOWN
     assert sqlite_schema.MIGRATIONS[-1].number == sqlite.KNOWN
+    assert mariadb_schema.MIGRATIONS[-1].number == mariadb.KNOWN

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from enum import Enum
 from importlib import import_module
-from typing import Any, Protocol, TypeGuard, cast
+from typing import Any, Protocol, TypeGuard
 
 from semel.core.effects import Effect
 from semel.errors import StoreMisconfigured
@@ -28,35 +28,22 @@ class Dialect(Enum):
     MARIADB = "MariaDB"
 
 
-class RowDriver(Protocol):
-    """For threads, on any database that `semel.database` knows."""
+class Driver(Protocol):
+    """For threads."""
 
     @property
     def dialect(self) -> Dialect: ...
+    @property
+    def engine(self) -> Engine: ...
     def check(self) -> None:
         """Refuse a connection whose statements would not be part of one transaction."""
         ...
 
+    def perform(self, statement: Effect[Rows]) -> Rows: ...
     def named(self, statement: Statement) -> NamedRows:
         """The rows of a statement by the names of their columns."""
         ...
 
-
-class AsyncRowDriver(Protocol):
-    """For tasks."""
-
-    @property
-    def dialect(self) -> Dialect: ...
-    async def check(self) -> None: ...
-    async def named(self, statement: Statement) -> NamedRows: ...
-
-
-class Driver(RowDriver, Protocol):
-    """For threads, on a database that can hold records."""
-
-    @property
-    def engine(self) -> Engine: ...
-    def perform(self, statement: Effect[Rows]) -> Rows: ...
     def flush(self) -> None:
         """Send what an ORM still holds back."""
         ...
@@ -66,12 +53,16 @@ class Driver(RowDriver, Protocol):
         ...
 
 
-class AsyncDriver(AsyncRowDriver, Protocol):
+class AsyncDriver(Protocol):
     """For tasks."""
 
     @property
+    def dialect(self) -> Dialect: ...
+    @property
     def engine(self) -> Engine: ...
+    async def check(self) -> None: ...
     async def perform(self, statement: Effect[Rows]) -> Rows: ...
+    async def named(self, statement: Statement) -> NamedRows: ...
     async def flush(self) -> None: ...
     def is_lost(self) -> bool: ...
 
@@ -100,8 +91,8 @@ class PooledConnection(Protocol):
     def __getattr__(self, name: str, /) -> Any: ...
 
 
-AnyRowDriver = RowDriver | AsyncRowDriver
-Bind = Callable[[object, str], AnyRowDriver | None]
+AnyDriver = Driver | AsyncDriver
+Bind = Callable[[object, str], AnyDriver | None]
 KINDS = {  # the package that such a connection comes from: the module of semel that knows it
     "django.db": "django",
     "sqlalchemy": "sqlalchemy",
@@ -112,55 +103,27 @@ KINDS = {  # the package that such a connection comes from: the module of semel 
     "pymysql": "pymysql",
     "aiomysql": "aiomysql",
 }
-WITHOUT_STORE = ("MySQLdb", "mysql", "mariadb")
+OTHER_DRIVERS = ("MySQLdb", "mysql", "mariadb")
+TAKEN = (
+    "a connection of psycopg, asyncpg, sqlite3, aiosqlite, PyMySQL, aiomysql, SQLAlchemy 2 or Django, or a session of "
+    "SQLAlchemy's"
+)
 
 
-def driver_for(connection: object, schema: str = "") -> Driver | AsyncDriver:
+def driver_for(connection: object, schema: str = "", *, taker: str = "within()") -> AnyDriver:
     """The driver for a connection or session; `schema` is PostgreSQL's, where the search path does not find it."""
-    found = _bound(connection, schema)
-    if found is None and _named(connection).partition(".")[0] not in WITHOUT_STORE:
-        raise TypeError(
-            "within() takes a connection of psycopg, asyncpg, sqlite3, aiosqlite, SQLAlchemy 2 or Django, or a session "
-            f"of SQLAlchemy's, not {_named(connection)}"
-        )
-    if found is None or found.dialect is Dialect.MARIADB:
-        raise no_store("MariaDB and MySQL")
-    return cast(Driver | AsyncDriver, found)
-
-
-def is_async_driver(driver: Driver | AsyncDriver) -> TypeGuard[AsyncDriver]:
-    return inspect.iscoroutinefunction(driver.perform)
-
-
-def row_driver_for(connection: object) -> AnyRowDriver:
-    """The driver for a connection or session that keeps no records of semel."""
-    found = _bound(connection, "")
-    if found is None:
-        raise TypeError(
-            "semel.database takes a connection of psycopg, asyncpg, sqlite3, aiosqlite, PyMySQL, aiomysql, SQLAlchemy "
-            f"2 or Django, or a session of SQLAlchemy's, not {_named(connection)}"
-        )
-    return found
-
-
-def _bound(connection: object, schema: str) -> AnyRowDriver | None:
     for module, ours in KINDS.items():
         if module in sys.modules:
             bind: Bind = import_module(f"{__name__}.{ours}").bind
             if (found := bind(connection, schema)) is not None:
                 return found
-    return None
+    module, name = type(connection).__module__, type(connection).__qualname__
+    other = "; to MariaDB, use PyMySQL or aiomysql" if module.partition(".")[0] in OTHER_DRIVERS else ""
+    raise TypeError(f"{taker} takes {TAKEN}, not {module}.{name}{other}")
 
 
-def _named(connection: object) -> str:
-    return f"{type(connection).__module__}.{type(connection).__qualname__}"
-
-
-def no_store(database: str) -> StoreMisconfigured:
-    return StoreMisconfigured(
-        f"semel keeps no records in {database} yet, so a transaction there cannot hold one: exactly-once works on "
-        "PostgreSQL and SQLite"
-    )
+def is_async_driver(driver: AnyDriver) -> TypeGuard[AsyncDriver]:
+    return inspect.iscoroutinefunction(driver.perform)
 
 
 def autocommit(way_out: str) -> StoreMisconfigured:

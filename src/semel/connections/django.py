@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from semel.connections import Dialect, Driver, NamedRows, autocommit, no_store
+from semel.connections import Dialect, Driver, NamedRows, autocommit, mariadb
+from semel.connections.engines import engine_of
 from semel.connections.placeholders import named as spelt
 from semel.connections.psycopg import refuse_pipeline
 from semel.core.effects import Effect
-from semel.stores.postgres.transaction import PostgresEngine
-from semel.stores.sql.errors import translated
+from semel.errors import StoreMisconfigured
+from semel.stores.sql.errors import engine_refusals_told, translated
 from semel.stores.sql.statements import Rows, Statement
-from semel.stores.sqlite.transaction import SqliteEngine
+
+DIALECTS = {"postgresql": Dialect.POSTGRES, "sqlite": Dialect.SQLITE, "mysql": Dialect.MARIADB}
 
 
 def bind(connection: object, schema: str) -> Driver | None:
@@ -39,19 +41,25 @@ def atomic(using: str = "default") -> Iterator[Any]:
 class DjangoDriver:
     def __init__(self, connection: Any, schema: str) -> None:
         self._connection = connection
-        if connection.vendor not in ("postgresql", "sqlite"):
-            raise no_store(connection.display_name)
-        self.dialect = Dialect.POSTGRES if connection.vendor == "postgresql" else Dialect.SQLITE
-        self.engine = PostgresEngine(schema) if self.dialect is Dialect.POSTGRES else SqliteEngine()
+        if connection.vendor not in DIALECTS:
+            raise StoreMisconfigured(
+                f"semel keeps no records in {connection.display_name}, so a transaction there cannot hold one: "
+                "exactly-once works on PostgreSQL, SQLite and MariaDB"
+            )
+        self.dialect = DIALECTS[connection.vendor]
+        self.engine = engine_of(self.dialect, schema)
 
     def check(self) -> None:
         if not self._connection.in_atomic_block:
             raise autocommit(f"Write `with transaction.atomic(using={self._connection.alias!r}):` around the block.")
+        if self.dialect is Dialect.MARIADB:
+            mariadb.check_server(self._connection.mysql_server_info)
         refuse_pipeline(self._connection.connection, "Django")
 
     def perform(self, statement: Effect[Rows]) -> Rows:
         assert isinstance(statement, Statement)
-        return self._fetch(statement)[1]
+        with engine_refusals_told():
+            return self._fetch(statement)[1]
 
     def named(self, statement: Statement) -> NamedRows:
         names, rows = self._fetch(statement)
@@ -72,4 +80,4 @@ class DjangoDriver:
 
     def is_lost(self) -> bool:
         below = self._connection.connection
-        return below is None or bool(getattr(below, "closed", False))
+        return below is None or bool(getattr(below, "closed", False)) or not getattr(below, "open", True)

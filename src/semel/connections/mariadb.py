@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from semel.connections import autocommit
 from semel.errors import StoreMisconfigured
+from semel.stores.mariadb.versions import OLDEST, version_of
 
-VERSION = re.compile(r"([0-9]+)\.([0-9]+)\.[0-9]+-MariaDB")
-OLDEST = (10, 6)
 WAY_OUT = "Leave autocommit off, or call connection.begin() first."
 IN_TRANSACTION = 1
 """SERVER_STATUS_IN_TRANS of the protocol."""
@@ -23,11 +21,12 @@ def check(connection: Any, way_out: str = WAY_OUT) -> None:
 
 
 def check_server(told: str) -> None:
-    found = VERSION.search(told)
-    if found is None:
+    """`told` is the version that a server greets with."""
+    version = version_of(told)
+    if version is None:
         raise StoreMisconfigured(
-            f"semel.database needs INSERT … RETURNING, which MySQL does not have: this server is {told!r}. "
-            "It works on MariaDB, PostgreSQL and SQLite."
+            f"semel needs INSERT … RETURNING in a transaction of yours, which MySQL does not have: this server is "
+            f"{told!r}. It works on MariaDB, PostgreSQL and SQLite."
         )
-    if (int(found[1]), int(found[2])) < OLDEST:
-        raise StoreMisconfigured(f"semel.database needs MariaDB 10.6 or later: this server is {told!r}")
+    if version < OLDEST:
+        raise StoreMisconfigured(f"semel needs MariaDB 10.6 or later: this server is {told!r}")

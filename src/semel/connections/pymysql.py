@@ -1,19 +1,21 @@
-"""PyMySQL, to MariaDB. It runs what `semel.database` asks for, and no claims."""
+"""PyMySQL, to MariaDB."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from semel.connections import Dialect, NamedRows, RowDriver, mariadb
+from semel.connections import Dialect, Driver, NamedRows, mariadb
 from semel.connections.placeholders import positional
-from semel.stores.sql.errors import translated
-from semel.stores.sql.statements import Statement
+from semel.core.effects import Effect
+from semel.stores.mariadb.transaction import MariadbEngine
+from semel.stores.sql.errors import engine_refusals_told, translated
+from semel.stores.sql.statements import Rows, Statement
 
 if TYPE_CHECKING:
     import pymysql
 
 
-def bind(connection: object, schema: str) -> RowDriver | None:
+def bind(connection: object, schema: str) -> Driver | None:
     import pymysql
 
     return PymysqlDriver(connection) if isinstance(connection, pymysql.Connection) else None
@@ -24,9 +26,18 @@ class PymysqlDriver:
 
     def __init__(self, connection: pymysql.Connection[Any]) -> None:
         self._connection = connection
+        self.engine = MariadbEngine()
 
     def check(self) -> None:
         mariadb.check(self._connection)
+
+    def perform(self, statement: Effect[Rows]) -> Rows:
+        from pymysql.cursors import Cursor
+
+        assert isinstance(statement, Statement)
+        with translated(), engine_refusals_told(), self._connection.cursor(Cursor) as cursor:
+            cursor.execute(*positional(statement))
+            return cursor.fetchall() if cursor.description else []
 
     def named(self, statement: Statement) -> NamedRows:
         from pymysql.cursors import Cursor
@@ -42,3 +53,9 @@ class PymysqlDriver:
 
         with translated(), self._connection.cursor(Cursor) as cursor:
             return cursor.execute(*positional(statement))
+
+    def flush(self) -> None:
+        """There is no ORM."""
+
+    def is_lost(self) -> bool:
+        return not self._connection.open

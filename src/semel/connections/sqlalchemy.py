@@ -1,7 +1,6 @@
 """SQLAlchemy 2: connections and sessions, sync and async, on PostgreSQL (psycopg, asyncpg), SQLite and MariaDB.
 
-On MariaDB it runs what `semel.database` asks for, and no claims. The async kinds run the
-same code: SQLAlchemy's own greenlets do that for us.
+The async kinds run the same code: SQLAlchemy's own greenlets do that for us.
 """
 
 from __future__ import annotations
@@ -9,17 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from semel.connections import AsyncDriver, Dialect, Driver, NamedRows, autocommit, mariadb, no_store
+from semel.connections import AsyncDriver, Dialect, Driver, NamedRows, autocommit, mariadb
+from semel.connections.engines import engine_of
 from semel.connections.placeholders import named as spelt
 from semel.connections.placeholders import positional
 from semel.connections.psycopg import refuse_pipeline
 from semel.core.effects import Effect
 from semel.errors import StoreMisconfigured
-from semel.stores.postgres.transaction import PostgresEngine
 from semel.stores.sql.engine import Engine
-from semel.stores.sql.errors import translated
+from semel.stores.sql.errors import engine_refusals_told, translated
 from semel.stores.sql.statements import Rows, Statement
-from semel.stores.sqlite.transaction import SqliteEngine
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -63,21 +61,10 @@ class SqlalchemyDriver:
         found = KNOWN.get((below.name, below.driver))
         if found is None:
             known = ", ".join(f"{name}+{driver}" for name, driver in KNOWN)
-            raise StoreMisconfigured(
-                f"semel does not know {below.name}+{below.driver} of SQLAlchemy; it knows {known} (and no store for "
-                "the last four)"
-            )
+            raise StoreMisconfigured(f"semel does not know {below.name}+{below.driver} of SQLAlchemy; it knows {known}")
         self.dialect = found
         self._numbered = below.driver == "asyncpg"
-        self._engine: Engine | None = None
-        if found is not Dialect.MARIADB:
-            self._engine = PostgresEngine(schema) if found is Dialect.POSTGRES else SqliteEngine()
-
-    @property
-    def engine(self) -> Engine:
-        if self._engine is None:
-            raise no_store("MariaDB and MySQL")
-        return self._engine
+        self.engine = engine_of(found, schema)
 
     def check(self) -> None:
         below: Any = self._connection().connection
@@ -95,7 +82,7 @@ class SqlalchemyDriver:
 
     def perform(self, statement: Effect[Rows]) -> Rows:
         assert isinstance(statement, Statement)
-        with translated():
+        with translated(), engine_refusals_told():
             done = self._connection().exec_driver_sql(*self._spelt(statement))
             return [tuple(row) for row in done] if done.returns_rows else []
 

@@ -1,4 +1,4 @@
-"""Runs the scripts on any connection or session that `semel.transaction.within` takes, and on MariaDB's."""
+"""Runs the scripts on any connection or session that `semel.transaction.within` takes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
-from semel.connections import Dialect, row_driver_for
+from semel.connections import Dialect, driver_for
 from semel.connections.placeholders import for_sqlite
 from semel.core.effects import Effect, Plan
 from semel.database.tables import Insert, Query, RowChange, SqlalchemyStatement
@@ -21,7 +21,7 @@ Script = Callable[[Dialect], Plan[T]]
 
 def run(connection: object, script: Script[T], *, together: bool = False) -> T:
     """Run `script`. If its statements must stay `together`, the connection must be in a transaction."""
-    driver: Any = row_driver_for(connection)
+    driver: Any = driver_for(connection, taker="semel.database")
     if together or driver.dialect is Dialect.MARIADB:  # there nearly every script takes several statements
         driver.check()
 
@@ -33,7 +33,7 @@ def run(connection: object, script: Script[T], *, together: bool = False) -> T:
 
 
 async def arun(connection: object, script: Script[T], *, together: bool = False) -> T:
-    driver: Any = row_driver_for(connection)
+    driver: Any = driver_for(connection, taker="semel.database")
     if together or driver.dialect is Dialect.MARIADB:
         await driver.check()
 

@@ -164,7 +164,8 @@ def within(connection: PooledConnection, *, schema: str = "", seal: Seal | None 
 @overload
 def within(connection: object, *, schema: str = "", seal: Seal | None = None) -> Bound | AsyncBound: ...
 def within(connection: object, *, schema: str = "", seal: Seal | None = None) -> Bound | AsyncBound:
-    """Bind to the transaction of `connection`: of psycopg, asyncpg, sqlite3, aiosqlite, SQLAlchemy or Django.
+    """Bind to the transaction of `connection`: of psycopg, asyncpg, sqlite3, aiosqlite, PyMySQL, aiomysql, SQLAlchemy
+    or Django.
 
     The records are those of the ordinary store of that database. `schema` is the PostgreSQL schema of its tables, if
     the search path does not find them. `seal` is the one of that database's sealed store, if results are sealed.

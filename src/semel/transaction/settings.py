@@ -24,8 +24,8 @@ class TransactionOptions(TypedDict, total=False):
     retention: Duration
     """How long the result answers repeats; by default a day."""
     wait: Duration | None
-    """How long to wait for a twin, the first call that is still running. By default 10 s on PostgreSQL; on SQLite the
-    connection's own time-out."""
+    """How long to wait for a twin, the first call that is still running. By default 10 s on PostgreSQL and MariaDB; on
+    SQLite the connection's own time-out."""
     final_errors: Iterable[type[Exception]]
     """Errors that are answers: they are stored, and raised again for every repeat."""
     adapters: Mapping[type, Adapter]

@@ -13,7 +13,12 @@ TABLE = "semel_attempts"
 
 
 def count_attempt(call: CountAttempt, now_ms: int | None) -> Script[int]:
-    """The time is the server's, unless one is given."""
+    _, _, [[number]], _ = yield from do(transaction(*counting(call, now_ms)))
+    return int(number)
+
+
+def counting(call: CountAttempt, now_ms: int | None) -> tuple[str, str]:
+    """Two statements for one transaction: count, and look. The time is the server's, unless one is given."""
     digest, now = literal(digest_of(call.key)), clock(now_ms)
     # Assigned from left to right: the count looks at the old expiry.
     count = f"""
@@ -21,9 +26,7 @@ INSERT INTO {TABLE} (digest, expires_ms, count, error)
 VALUES ({digest}, {now} + {call.retention_ms}, 1, {literal(call.error)})
 ON DUPLICATE KEY UPDATE count = IF(expires_ms <= {now}, 1, count + 1), expires_ms = VALUES(expires_ms),
     error = VALUES(error)"""
-    counted = f"SELECT count FROM {TABLE} WHERE digest = {digest}"
-    _, _, [[number]], _ = yield from do(transaction(count, counted))
-    return int(number)
+    return count, f"SELECT count FROM {TABLE} WHERE digest = {digest}"
 
 
 def purge_attempts(limit: int, now_ms: int | None) -> Script[None]:

@@ -41,6 +41,11 @@ def literal(value: Value) -> str:
             return f"x'{value.hex()}'"
 
 
+def text(value: str | None) -> str:
+    """Text for a column of text, which is found by its index so: as bytes it would be compared with every row."""
+    return "NULL" if value is None else f"_utf8mb4 {literal(value)}"
+
+
 def listed(values: Iterable[Value]) -> str:
     return ", ".join(map(literal, values))
 

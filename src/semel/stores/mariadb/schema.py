@@ -15,6 +15,7 @@ from semel.stores.sql.migrations import HOW_TO_MIGRATE
 from semel.stores.sql.statements import Script, Statement
 
 OPTIONS = "ENGINE = InnoDB ROW_FORMAT = DYNAMIC CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin"
+TEXTS = OPTIONS.replace("utf8mb4_bin", "utf8mb4_nopad_bin")
 BEFORE = "SET SESSION default_storage_engine = InnoDB"
 
 MIGRATIONS = (
@@ -49,6 +50,38 @@ MIGRATIONS = (
     error VARBINARY(4000) NOT NULL,
     KEY semel_attempts_expires (expires_ms)
 ) {OPTIONS}""",
+        ),
+    ),
+    Migration(
+        2,
+        "messages",
+        (
+            # The names without underscores are those that Debezium's outbox event router reads by default, as text:
+            # of a collation that tells all texts apart, also by case and by blanks at their end.
+            # `blocking` marks what may be in the way of a later message of its key, which is little: a fresh message
+            # is not, until a relay takes it.
+            f"""CREATE TABLE IF NOT EXISTS semel_outbox (
+    sequence BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    created_ms BIGINT NOT NULL,
+    available_ms BIGINT NOT NULL,
+    lease_until_ms BIGINT NOT NULL DEFAULT 0,
+    settled_ms BIGINT NOT NULL DEFAULT 0,
+    attempt INT NOT NULL DEFAULT 0,
+    state TINYINT NOT NULL DEFAULT 0,
+    owner VARCHAR(64) NOT NULL DEFAULT '',
+    id VARCHAR(128) NOT NULL,
+    aggregatetype VARCHAR(255) NOT NULL,
+    aggregateid VARCHAR(255),
+    content_type VARCHAR(255) NOT NULL,
+    headers MEDIUMTEXT NOT NULL,
+    error VARCHAR(1000) NOT NULL DEFAULT '',
+    payload LONGBLOB NOT NULL,
+    blocking TINYINT AS (IF(state <> 1 AND (state <> 0 OR owner <> '' OR available_ms > created_ms), 1, 0)) STORED,
+    UNIQUE KEY semel_outbox_id (id),
+    KEY semel_outbox_state (state, sequence),
+    KEY semel_outbox_blocking (aggregateid, blocking, sequence),
+    KEY semel_outbox_settled (state, settled_ms)
+) {TEXTS}""",
         ),
     ),
 )

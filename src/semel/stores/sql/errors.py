@@ -20,10 +20,14 @@ GRANTS = (
     "SELECT and INSERT on semel_outbox"
 )
 DUPLICATE, LOCK_WAIT_TIMEOUT, DEADLOCK_FOUND, CHANGED_SINCE_READ = 1062, 1205, 1213, 1020  # MariaDB's
+STATEMENT_TIMEOUT, NO_SAVEPOINT = 1969, 1305
+NO_TABLE_NUMBERS, NO_PRIVILEGE_NUMBERS = (1054, 1146), (1142, 1143)
 GONE, REFUSED = ("08", "57P01", "57P02", "57P03"), ("22", "23", "44")
 """How the states of a lost connection, and of values that the database will never take, begin."""
 SERVER_GONE, SERVER_LOST = 2006, 2013  # MariaDB's
 INTEGRITY_NUMBERS = (1048, DUPLICATE, 1406, 1451, 1452, 4025)  # MariaDB's
+MARIADB_ERRORS = ("pymysql.err", "MySQLdb", "MySQLdb._exceptions")
+"""Where the classes of errors are from: aiomysql raises PyMySQL's, Django is on mysqlclient, or on PyMySQL."""
 CHAIN_MAX = 10
 
 
@@ -34,8 +38,11 @@ class RetryTransaction(StoreError):
     """
 
 
-class LockWaitEnded(StoreError):
-    """The bound on waiting for another transaction was reached. For our scripts, which know what that means."""
+class LockWaitEnded(RetryTransaction):
+    """The bound on waiting for another transaction was reached. Our scripts know what that means.
+
+    Where they did not set the bound, the connection's own was reached: then it is a reason to run all of it again.
+    """
 
 
 class SavepointGone(StoreError):
@@ -59,6 +66,18 @@ def duplicates_told() -> Iterator[None]:
         if _told(error).number != DUPLICATE:
             raise
         raise Duplicate(error) from error
+
+
+@contextmanager
+def engine_refusals_told() -> Iterator[None]:
+    """Let MariaDB's refusals of our scripts' statements be told to the scripts: a wait that ended, or a second row."""
+    try:
+        yield
+    except Exception as error:
+        number = _told(error).number
+        if number not in (LOCK_WAIT_TIMEOUT, STATEMENT_TIMEOUT, DUPLICATE):
+            raise
+        raise (Duplicate(error) if number == DUPLICATE else LockWaitEnded(_waited_too_long(error))) from error
 
 
 @contextmanager
@@ -105,12 +124,18 @@ def retry_of(error: BaseException) -> RetryTransaction | None:
         )
     if number == LOCK_WAIT_TIMEOUT:
         # We do not roll back ourselves: code that goes on would then commit the second half without the first.
-        return RetryTransaction(
-            f"another transaction kept its locks for longer than innodb_lock_wait_timeout (1205: {text}): roll back, "
-            "and run all of it again. MariaDB has undone the last statement only: a COMMIT now would keep the rest of "
-            "this transaction without it"
-        )
+        return RetryTransaction(_waited_too_long(error))
     return None
+
+
+def _waited_too_long(error: BaseException) -> str:
+    told = _told(error)
+    limit = "innodb_lock_wait_timeout" if told.number == LOCK_WAIT_TIMEOUT else "max_statement_time"
+    return (
+        f"another transaction kept its locks for longer than {limit} ({told.number}: {told.text}): roll back, and run "
+        "all of it again. MariaDB has undone the last statement only: a COMMIT now would keep the rest of this "
+        "transaction without it"
+    )
 
 
 def is_connection_lost(error: BaseException) -> bool:
@@ -136,14 +161,15 @@ def _meaning(error: Exception) -> SemelError | None:
         return None
     if (retry := retry_of(error)) is not None:
         return retry
-    state, code, text, _ = _told(error)
+    state, code, text, number = _told(error)
     if state == LOCK_NOT_AVAILABLE:
         return LockWaitEnded(text)
-    if state in (NO_TABLE, NO_COLUMN) or (code == sqlite3.SQLITE_ERROR and "no such table: semel" in text):
+    missing = state in (NO_TABLE, NO_COLUMN) or (number in NO_TABLE_NUMBERS and "semel_" in text)
+    if missing or (code == sqlite3.SQLITE_ERROR and "no such table: semel" in text):
         return StoreMisconfigured(f"{text}: the tables of semel must be in this database; {HOW_TO_MIGRATE}")
-    if state == NO_PRIVILEGE and "semel_" in text:
+    if (state == NO_PRIVILEGE or number in NO_PRIVILEGE_NUMBERS) and "semel_" in text:
         return StoreMisconfigured(f"{text}: {GRANTS}")
-    if code == sqlite3.SQLITE_ERROR and "no such savepoint" in text:
+    if (code == sqlite3.SQLITE_ERROR and "no such savepoint" in text) or number == NO_SAVEPOINT:
         return SavepointGone(text)
     return None
 
@@ -160,7 +186,7 @@ class _Told(NamedTuple):
 def _told(error: BaseException) -> _Told:
     """Looks through what ORMs wrap around the driver's error."""
     for at in _chain(error):
-        if type(at).__module__ == "pymysql.err" and len(at.args) == 2:  # aiomysql raises them, too
+        if type(at).__module__ in MARIADB_ERRORS and len(at.args) == 2:
             number, text = at.args
             return _Told(text=str(text), number=number if isinstance(number, int) else 0)
         state = getattr(at, "sqlstate", None)
