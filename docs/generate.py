@@ -7,6 +7,7 @@ A generated part stands between `<!-- generated: name -->` and `<!-- end -->`.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import sys
@@ -15,6 +16,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -120,16 +122,40 @@ def state_diagram() -> str:
 
 
 SHOWN = {"replay_headers": "all but hop-by-hop, `Set-Cookie`, `Date`, `Server`, auth"}
+MORE = {
+    "guarantee": "See [Guarantees](guarantees.md).",
+    "release_invalid": "See [Invalid requests](#invalid-requests).",
+    "errors": "See [Like Stripe](#like-stripe).",
+}
 
 
 def policy_table() -> str:
-    rows = [f"| `{field.name}` | {SHOWN.get(field.name) or shown(field.default)} |" for field in fields(Policy)]
-    return "\n".join(["| field | default |", "|---|---|", *rows])
+    """Each field with its default, and the text that editors show for it."""
+    texts = field_texts(Policy)
+    rows = [
+        f"| `{name}` | {SHOWN.get(name) or shown(default)} | {' '.join([texts[name], *MORE.get(name, '').split()])} |"
+        for name, default in ((field.name, field.default) for field in fields(Policy))
+    ]
+    return "\n".join(["| field | default | meaning |", "|---|---|---|", *rows])
+
+
+def field_texts(values: type) -> dict[str, str]:
+    """The string literal below each field of a class, as one line."""
+    [definition] = ast.parse(textwrap.dedent(inspect.getsource(values))).body
+    assert isinstance(definition, ast.ClassDef)
+    found: dict[str, str] = {}
+    for field, below in pairwise(definition.body):
+        match field, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str() as text)):
+                found[name] = " ".join(text.split())
+            case _:
+                pass
+    return found
 
 
 def shown(value: object) -> str:
     if isinstance(value, timedelta):
-        return f"{value.total_seconds():g} s"
+        return _duration(value // timedelta(milliseconds=1))
     if isinstance(value, tuple):
         return ", ".join(f"`{item}`" for item in value) or "none"
     return "none" if value is None else f"`{value!r}`"

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from semel.core.fingerprint import Fingerprint, RequestParts
-from semel.core.policy import HOP_BY_HOP, NEVER_REPLAYED, Policy
+from semel.core.policy import Policy
+from semel.core.policy_values import HOP_BY_HOP, NEVER_REPLAYED
 
 # Section 7 of the design, line by line.
 DEFAULTS: dict[str, object] = {

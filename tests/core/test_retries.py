@@ -21,7 +21,7 @@ from semel.core.dialects import (
     KeyDialect,
 )
 from semel.core.http import PROBLEMS, problem
-from semel.core.policy import ErrorStyle
+from semel.core.policy_values import ErrorStyle
 from semel.core.retries import (
     ATTEMPTS_MAX,
     NEXT_STEPS,

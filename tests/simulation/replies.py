@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from semel.core.http import NOT_STORED, REPLAYED, Response
-from semel.core.policy import NEVER_REPLAYED
+from semel.core.policy_values import NEVER_REPLAYED
 from semel.core.records import Key
 from simulation.holding import Kept
 

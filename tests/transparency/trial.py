@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from semel.core.http import MARKS
-from semel.core.policy import NEVER_REPLAYED, Policy
+from semel.core.policy import Policy
+from semel.core.policy_values import NEVER_REPLAYED
 from semel.runtime.operation import current_operation
 
 MARK = "semel.transparency"

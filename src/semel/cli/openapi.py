@@ -12,7 +12,8 @@ import click
 from semel.cli.options import option
 from semel.cli.output import print_json
 from semel.cli.policies import PublishedPolicy, policy_options, read_policy
-from semel.core.policy import ErrorStyle, Policy
+from semel.core.policy import Policy
+from semel.core.policy_values import ErrorStyle
 from semel.core.rules import Rule, policy_for
 from semel.http.openapi import describe
 

@@ -16,7 +16,8 @@ from typing import assert_never
 from msgspec import Struct
 
 from semel.core.decisions import Expired, InFlight, Mismatch, Undecided, Unknown, Unreadable
-from semel.core.policy import NEVER_REPLAYED, ErrorStyle, Policy
+from semel.core.policy import Policy
+from semel.core.policy_values import NEVER_REPLAYED, ErrorStyle
 from semel.core.tables import Ending
 
 Headers = tuple[tuple[bytes, bytes], ...]

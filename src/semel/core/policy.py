@@ -3,66 +3,134 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Literal, Unpack
 
-from semel.core.fingerprint import Fingerprint, RequestParts
+from semel.core.fingerprint import Fingerprint
+from semel.core.policy_values import (
+    CONVERT,
+    Chooser,
+    Duration,
+    ErrorStyle,
+    Guarantee,
+    InFlight,
+    KeyFormat,
+    PolicyFields,
+)
 from semel.core.records import DURATION_MS_MAX
 
-Guarantee = Literal["at-most-once", "at-least-once", "exactly-once"]
-InFlight = Literal["reject", "wait", "accept"]
-KeyFormat = Literal["any", "uuid", "ulid", "strict"]
-ErrorStyle = Literal["problem", "stripe"]
-Duration = timedelta | float
-Chooser = Callable[[RequestParts], "bytes | str"]
-
-HOP_BY_HOP = frozenset(
-    "connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding "
-    "upgrade".split()
-)
-NEVER_REPLAYED = HOP_BY_HOP | frozenset(
-    "set-cookie date server www-authenticate authentication-info proxy-authentication-info".split()
-)
 UNKNOWN_RETENTION = timedelta(days=30)
-QUOTA = re.compile(r"([1-9][0-9]*)/(second|minute|hour|day)")
 
 
 @dataclass(frozen=True)
 class Policy:
-    """How keys are treated.
+    """Everything you may choose about an operation: a frozen value, checked when it is made.
 
-    Durations are `timedelta` or seconds, sizes are bytes, sets are any iterable; a bad value names its field.
+    Durations are `timedelta` or seconds, sizes are bytes, sets of names and statuses are any iterable. A bad value is
+    an error that names its field.
+
+    ```python
+    from datetime import timedelta
+    from semel import Policy, Rule
+
+    policy = Policy(required=True, in_flight="wait", retention=timedelta(days=7))
+    rules = [Rule("POST /payments", policy=policy), Rule("/webhooks/", policy=None)]
+    ```
+
+    Functions, flows and messages take a policy, too. Fields that are only about HTTP have no effect there.
     """
 
     required: bool = False
+    """Refuse a request without a key (400). By default it passes through unprotected."""
     methods: Iterable[str] = ("POST", "PUT", "PATCH")
+    """The methods that are protected. GET, HEAD and OPTIONS never are."""
     headers: Iterable[str] = ("Idempotency-Key", "X-Idempotency-Key")
+    """The headers that may hold the key. If a request has several of them, they must hold the same key."""
     key_format: KeyFormat | re.Pattern[str] = "any"
+    """Which keys are accepted.
+
+    `any`, `uuid`, `ulid`, `strict` (only the quoted form of RFC 9651) or a compiled pattern.
+    """
     guarantee: Guarantee = "at-most-once"
+    """What holds after a crash.
+
+    `at-most-once`: the outcome is unknown, and nothing runs again. `at-least-once`: the next repeat runs the work
+    again. `exactly-once`: the record and your rows commit in one transaction, which needs a store that can do that.
+    """
     in_flight: InFlight = "reject"
+    """What a repeat gets while the first request runs.
+
+    `reject` is a 409 at once, `wait` waits for the answer, `accept` is a 202 with a link to ask for it.
+    """
     wait: Duration = timedelta(seconds=10)
+    """How long a repeat waits under `in_flight="wait"`, before it gets a 409."""
     scope: Literal["endpoint", "tenant"] | Chooser = "endpoint"
+    """How far a key reaches.
+
+    `endpoint`: the same key on another method or path is another operation. `tenant`: one key for all endpoints of
+    a caller. Or a function of `RequestParts`.
+    """
     retention: Duration = timedelta(hours=24)
+    """How long a finished record answers repeats. After that the key is new again."""
     unknown_retention: Duration = UNKNOWN_RETENTION
+    """How long an unknown outcome blocks its key, counted from the claim, unless you resolve it before.
+
+    By default that is 30 days, or `retention` where that is longer. A value below `retention` is refused.
+    """
     lease: Duration = timedelta(seconds=30)
+    """How long a key stays taken when the process that runs its work dies.
+
+    semel renews the lease while the work runs, each time a third of it has passed.
+    """
     expired: Literal["new", "refuse"] = "new"
+    """What happens to a key after `retention`.
+
+    `new`: it runs again. `refuse`: it is refused with 410 for as long again.
+    """
     fingerprint: Literal["raw", "json"] | Fingerprint | Chooser = "raw"
+    """What must be equal for a request to count as a repeat.
+
+    `raw`: method, path, query and the bytes of the body. `json`: the body as canonical JSON (RFC 8785,
+    `semel[json]`). `Fingerprint(…)` chooses parts. Or a function of `RequestParts`.
+    """
     release_statuses: Iterable[int] = (401, 403, 407, 408, 425, 429, 503)
+    """Statuses that mean that nothing was done. The answer is not stored, and the key may be used again."""
     release_exceptions: Iterable[type[Exception]] = ()
+    """Exceptions that mean that nothing was done. Every other exception is stored as a failure."""
     release_invalid: bool = False
+    """Give the key back if the framework refused the request as invalid, before your endpoint ran."""
     replay_headers: Iterable[str] | None = None
+    """The names of the headers that a replay carries.
+
+    By default it carries all of them but hop-by-hop headers, cookies, dates and authentication.
+    """
     body_max: int = 1_048_576
+    """The size of the largest request body. A larger one is refused with 413."""
     result_max: int = 1_048_576
+    """The size of the largest answer that is kept.
+
+    A larger one reaches its caller, and a repeat is told that the work is done.
+    """
     on_store_error: Literal["closed", "open"] = "closed"
+    """What happens while the store cannot be reached.
+
+    `closed`: 503, and nothing runs. `open`: the work runs unprotected, and its answer says so.
+    """
     quota: str | None = None
+    """How many new keys a tenant may use, as in `600/minute` (`semel[quota]`).
+
+    Repeats of known keys are always answered.
+    """
     per_host: bool = False
+    """Keep the keys of different hosts apart, whatever the `scope`. Set it where the host says whose data it is."""
     errors: ErrorStyle = "problem"
+    """What semel's own errors look like: `problem` (RFC 9457) or `stripe`."""
 
     def __post_init__(self) -> None:
-        for name, convert in _CONVERT.items():
+        for name, convert in CONVERT.items():
             try:
                 object.__setattr__(self, name, convert(getattr(self, name)))
             except (TypeError, ValueError) as error:
@@ -79,18 +147,22 @@ class Policy:
 
     @cached_property
     def retention_ms(self) -> int:
+        """`retention` in milliseconds."""
         return _ms(self.retention)
 
     @cached_property
     def unknown_retention_ms(self) -> int:
+        """`unknown_retention` in milliseconds."""
         return _ms(self.unknown_retention)
 
     @cached_property
     def lease_ms(self) -> int:
+        """`lease` in milliseconds."""
         return _ms(self.lease)
 
     @cached_property
     def wait_ms(self) -> int:
+        """`wait` in milliseconds."""
         return _ms(self.wait)
 
     @cached_property
@@ -110,155 +182,41 @@ class Policy:
 
     @cached_property
     def header_set(self) -> frozenset[bytes]:
+        """The same names as a set."""
         return frozenset(self.header_names)
 
     @cached_property
     def takeover(self) -> bool:
+        """Whether a repeat takes over a key whose lease has lapsed."""
         return self.guarantee == "at-least-once"
 
     @cached_property
     def waits(self) -> bool:
+        """Whether a repeat waits for the first answer."""
         return self.in_flight == "wait"
 
     @classmethod
-    def draft07(cls, **changes: Any) -> Policy:
-        """The behaviour that draft-ietf-httpapi-idempotency-key-header-07 asks for."""
-        preset: dict[str, Any] = {"required": True, "headers": ("Idempotency-Key",), "methods": ("POST", "PATCH")}
+    def draft07(cls, **changes: Unpack[PolicyFields]) -> Policy:
+        """The behaviour that draft-ietf-httpapi-idempotency-key-header-07 asks for, with `changes`.
+
+        A key is required for POST and PATCH, in the header `Idempotency-Key` alone, and must be quoted.
+        """
+        preset: PolicyFields = {"required": True, "headers": ("Idempotency-Key",), "methods": ("POST", "PATCH")}
         preset["key_format"] = "strict"
         return cls(**preset | changes)
 
     @classmethod
-    def stripe(cls, **changes: Any) -> Policy:
-        """The behaviour of Stripe's API, version 1: optional, POST, one key for all endpoints, a day.
+    def stripe(cls, **changes: Unpack[PolicyFields]) -> Policy:
+        """The behaviour of Stripe's API, version 1, with `changes`.
 
-        A request that fails validation before the endpoint runs is not saved. Errors look as Stripe's libraries expect.
+        A key is optional, for POST only, counts for all endpoints of a caller, and is kept for 24 hours. A request
+        that fails validation before the endpoint runs is not saved. Errors look as Stripe's libraries expect.
         """
-        preset: dict[str, Any] = {"methods": ("POST",), "scope": "tenant", "retention": timedelta(hours=24)}
-        preset |= {"headers": ("Idempotency-Key",), "release_invalid": True, "errors": "stripe"}
+        preset: PolicyFields = {"methods": ("POST",), "scope": "tenant", "retention": timedelta(hours=24)}
+        preset["headers"] = ("Idempotency-Key",)
+        preset["release_invalid"], preset["errors"] = True, "stripe"
         return cls(**preset | changes)
 
 
 def _ms(duration: Duration) -> int:
     return round((duration.total_seconds() if isinstance(duration, timedelta) else duration) * 1000)
-
-
-def _duration(value: Any) -> timedelta:
-    if isinstance(value, bool) or not isinstance(value, (timedelta, int, float)):
-        raise TypeError(f"expected a timedelta or a number of seconds, not {value!r}")
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if not 0.001 <= seconds <= DURATION_MS_MAX / 1000:
-        raise ValueError(f"must be between 1 ms and {DURATION_MS_MAX // 1000} s, not {value!r}")
-    return timedelta(seconds=seconds)
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"expected True or False, not {value!r}")
-    return value
-
-
-def _size(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"expected a number of bytes, not {value!r}")
-    if not 0 <= value <= 2**30:
-        raise ValueError(f"must be between 0 and {2**30} bytes, not {value}")
-    return value
-
-
-def _several(value: Any) -> tuple[Any, ...]:
-    if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
-        raise TypeError(f"expected several values, not {value!r}")
-    return tuple(value)
-
-
-def _names(value: Any) -> tuple[str, ...]:
-    names = _several(value)
-    for name in names:
-        if not isinstance(name, str) or not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
-            raise ValueError(f"{name!r} is not an HTTP token")
-    return names
-
-
-def _one_or_more_names(value: Any) -> tuple[str, ...]:
-    if not (names := _names(value)):
-        raise ValueError("at least one is needed")
-    return names
-
-
-def _methods(value: Any) -> frozenset[str]:
-    methods = frozenset(name.upper() for name in _names(value))
-    if safe := methods & {"GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"}:
-        raise ValueError(f"{', '.join(sorted(safe))}: safe methods are never touched")
-    return methods
-
-
-def _statuses(value: Any) -> frozenset[int]:
-    statuses = frozenset(_several(value))
-    for status in statuses:
-        if not isinstance(status, int) or not 200 <= status <= 599:
-            raise ValueError(f"{status!r} is not the status of a final answer (200 to 599)")
-    return statuses
-
-
-def _exceptions(value: Any) -> tuple[type[Exception], ...]:
-    types = _several(value)
-    for each in types:
-        if not (isinstance(each, type) and issubclass(each, Exception)):
-            raise TypeError(f"{each!r} is not an exception type")
-    return types
-
-
-def _replay_headers(value: Any) -> frozenset[str] | None:
-    if value is None:
-        return None
-    names = frozenset(name.lower() for name in _names(value))
-    if never := names & HOP_BY_HOP:
-        raise ValueError(
-            f"{', '.join(sorted(never))}: hop-by-hop headers belong to one connection and are never replayed"
-        )
-    return names
-
-
-def _quota(value: Any) -> str | None:
-    if value is not None and not (isinstance(value, str) and QUOTA.fullmatch(value)):
-        raise ValueError(f"expected text like '600/minute' (second, minute, hour or day), not {value!r}")
-    return value
-
-
-def _one_of(choices: Any, *others: type) -> Callable[[Any], Any]:
-    names: tuple[str, ...] = get_args(choices)
-
-    def check(value: Any) -> Any:
-        if (isinstance(value, str) and value in names) or (others and isinstance(value, others)):
-            return value
-        also = f" or {' or '.join(other.__name__ for other in others)}" if others else ""
-        raise ValueError(f"expected {', '.join(map(repr, names))}{also}, not {value!r}")
-
-    return check
-
-
-_CONVERT: dict[str, Callable[[Any], Any]] = {
-    "required": _flag,
-    "methods": _methods,
-    "headers": _one_or_more_names,
-    "key_format": _one_of(KeyFormat, re.Pattern),
-    "guarantee": _one_of(Guarantee),
-    "in_flight": _one_of(InFlight),
-    "wait": _duration,
-    "scope": _one_of(Literal["endpoint", "tenant"], Callable),  # type: ignore[arg-type]
-    "retention": _duration,
-    "unknown_retention": _duration,
-    "lease": _duration,
-    "expired": _one_of(Literal["new", "refuse"]),
-    "fingerprint": _one_of(Literal["raw", "json"], Fingerprint, Callable),  # type: ignore[arg-type]
-    "release_statuses": _statuses,
-    "release_exceptions": _exceptions,
-    "release_invalid": _flag,
-    "replay_headers": _replay_headers,
-    "body_max": _size,
-    "result_max": _size,
-    "on_store_error": _one_of(Literal["closed", "open"]),
-    "quota": _quota,
-    "per_host": _flag,
-    "errors": _one_of(ErrorStyle),
-}

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import ClassVar, Protocol, runtime_checkable
 
-from semel.core.policy import Duration
+from semel.core.policy_values import Duration
 from semel.core.records import Member, check_duration
 
 TOLERANCE_S = 300

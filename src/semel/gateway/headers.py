@@ -7,7 +7,7 @@ from email.utils import formatdate
 
 from semel.asgi.types import Scope
 from semel.core.http import NAME
-from semel.core.policy import HOP_BY_HOP
+from semel.core.policy_values import HOP_BY_HOP
 
 Pair = tuple[bytes, bytes]
 

@@ -13,7 +13,8 @@ from semel.codecs.responses import AnswerNotKept
 from semel.core import http
 from semel.core.decisions import Decision, NotStored, Replay, Run, Settlement, Stored, Superseded, Undecided
 from semel.core.http import Response
-from semel.core.policy import ErrorStyle, Policy
+from semel.core.policy import Policy
+from semel.core.policy_values import ErrorStyle
 from semel.core.records import Result
 from semel.core.tables import Ending
 from semel.errors import NotCommitted, NotExecuted, OutcomeUnknown, RecordUnreadable, Unanswered

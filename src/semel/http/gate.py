@@ -23,7 +23,8 @@ from semel.core.fingerprint import URL_SAFE, Fingerprint, RequestParts, digest, 
 from semel.core.hosts import host_of
 from semel.core.http import Headers, Response
 from semel.core.keys import KeyMalformed, read_key
-from semel.core.policy import ErrorStyle, Policy
+from semel.core.policy import Policy
+from semel.core.policy_values import ErrorStyle
 from semel.core.protocol import claim_for
 from semel.core.records import SCOPE_MAX, TENANT_MAX, Key, plain_text
 from semel.core.rules import Rule, every_policy, policy_for

@@ -17,7 +17,7 @@ from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from semel.core.messages import Delivery
-from semel.core.policy import Duration
+from semel.core.policy_values import Duration
 from semel.core.verdicts import Verdict
 from semel.errors import BrokerMisconfigured
 from semel.inbox.worker import (

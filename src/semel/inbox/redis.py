@@ -16,7 +16,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from semel.core.messages import Delivery
-from semel.core.policy import Duration
+from semel.core.policy_values import Duration
 from semel.core.verdicts import Verdict
 from semel.errors import BrokerMisconfigured
 from semel.inbox.worker import (

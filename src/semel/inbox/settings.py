@@ -11,7 +11,8 @@ from semel.codecs.seal import Seal
 from semel.core.consumer import RETENTION_MS, TRIES_MAX, ConsumerLimits, NamedMessage, RefusedMessage
 from semel.core.fingerprint import digest
 from semel.core.messages import Delivery, check_line
-from semel.core.policy import Duration, Policy
+from semel.core.policy import Policy
+from semel.core.policy_values import Duration
 from semel.core.records import SCOPE_MAX, Key
 from semel.core.verdicts import ATTEMPTS_MAX
 from semel.errors import StoreMisconfigured

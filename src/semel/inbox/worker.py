@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any, ClassVar, Final, Generic, Protocol, TypedDict, TypeVar
 
 from semel.core.messages import Delivery
-from semel.core.policy import Duration
+from semel.core.policy_values import Duration
 from semel.core.records import check_duration
 from semel.core.verdicts import Settling, Verdict
 from semel.errors import BrokerMisconfigured, Misuse

@@ -16,7 +16,8 @@ from typing import Any, Generic, TypeVar
 
 from semel.codecs.seal import Seal, check_seal
 from semel.core.effects import Claim, Complete
-from semel.core.policy import Duration, Policy
+from semel.core.policy import Policy
+from semel.core.policy_values import Duration
 from semel.core.records import Claimed, Key, Lease, Record, Result
 from semel.errors import Misuse
 from semel.runtime.drive import adrive, drive

@@ -10,7 +10,8 @@ from typing import Any, Generic, Required, TypedDict, TypeVar, cast
 
 from semel.codecs.shapes import Adapter
 from semel.codecs.values import Values
-from semel.core.policy import Duration, Policy
+from semel.core.policy import Policy
+from semel.core.policy_values import Duration
 
 R = TypeVar("R")
 SETTINGS_MAX = 256
