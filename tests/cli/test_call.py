@@ -210,6 +210,16 @@ def test_another_request_under_the_name_is_refused(pay: Any) -> None:
         assert len(api.requests) == 1
 
 
+def test_a_wrong_url_that_was_mended_says_how_to_free_the_name(journal: str, pay: Any) -> None:
+    with serving() as api:
+        wrong = run("call", "POST", "http://127.0.0.1:1/", *NAMED, *ONCE, SEMEL_JOURNAL=journal)
+        assert wrong.exit_code == 75
+        done = pay(api)
+        assert done.exit_code == 6
+        assert "the request cannot have arrived" in done.stderr
+        assert done.stderr.endswith("On the command line that is: semel journal forget pay:42\n")
+
+
 def test_a_name_that_another_run_holds(journal: str, pay: Any) -> None:
     with serving() as api:
         api.may_answer.clear()

@@ -1,5 +1,6 @@
 """A small API on a real socket: it takes effect once for each key, and then misbehaves as it is told."""
 
+import gzip
 import json
 import ssl
 import threading
@@ -69,6 +70,8 @@ class Handler(BaseHTTPRequestHandler):
             case ["refuse-digest"]:
                 challenge = 'Digest realm="api", nonce="1", qop="auth", algorithm=MD5'
                 self.answer(401, b"", {"www-authenticate": challenge})
+            case ["gzip"]:
+                self.answer(201, gzip.compress(b"paid"), {"content-encoding": "gzip"})
             case ["long"]:
                 self.answer(201, b"long" * 500_000, {})
             case ["json"]:
@@ -86,6 +89,12 @@ class Handler(BaseHTTPRequestHandler):
         self.do_POST()
 
     def do_PUT(self) -> None:
+        self.do_POST()
+
+    def do_HEAD(self) -> None:
+        self.answer(200, b"", {"content-length": "7", "content-encoding": "gzip"})
+
+    def do_OPTIONS(self) -> None:
         self.do_POST()
 
     def await_client(self) -> None:

@@ -120,6 +120,9 @@ def test_an_intent_without_a_request_is_told(open_front: Open, journal: Journal)
         # urllib3 sends its GETs itself, and they have no report.
         with unsent, other.intent("a", max_age=HOUR) as intent, suppress(Misuse):
             front.send("GET", api.url, None, {}, intent)
+        unsent = pytest.warns(RuntimeWarning, match="send a POST through an adapter")
+        with unsent, other.intent("c", max_age=HOUR) as intent, suppress(Misuse):
+            front.send("OPTIONS", api.url, None, {}, intent)
         with other.intent("pay:42", max_age=HOUR) as intent:
             front.post(api.url, intent=intent)
         with pytest.raises(KeyError), other.intent("b", max_age=HOUR):
@@ -133,6 +136,29 @@ def test_another_body_under_the_name_is_refused(open_front: Open, journal: Journ
         with pytest.raises(KeyReused, match="the name of the intent belongs to another request; nothing was sent"):
             front.post(api.url, b"6", intent=intent)
         assert len(api.requests) == 1
+
+
+def test_a_refusal_names_what_differs_and_the_way_out(open_front: Open, journal: Journal) -> None:
+    with serving("answer", "drop") as api:
+        front, done, left = open_front(journal=journal, retry=ONCE), *(f"pay:{name}" for name in ("done", "left"))
+        front.post(api.url, intent=journal.intent(done, max_age=HOUR))
+        with pytest.raises(front.lost):
+            front.post(api.url, intent=journal.intent(left, max_age=HOUR))
+        for name, url, headers, says in (
+            (done, f"{api.url}?x=1", {}, "the URL differs. A new operation needs a new name$"),
+            (done, api.url, {"content-type": "a/b"}, "the content type differs. A new operation needs a new name$"),
+            (done, api.url, {"idempotency-key": "mine"}, "has the key .{36}, and this request has mine: leave the key"),
+            (left, f"{api.url}?x=1", {}, "may have arrived; .*did not take effect, journal.forget.'pay:left'. frees"),
+        ):
+            with pytest.raises(KeyReused, match=says):
+                front.send(
+                    "POST",
+                    url,
+                    b"{}",
+                    {"content-type": "application/json"} | headers,
+                    journal.intent(name, max_age=HOUR),
+                )
+        assert len(api.requests) == 2
 
 
 def test_an_intent_of_another_journal_is_refused(open_front: Open, journal: Journal) -> None:
@@ -186,7 +212,7 @@ def test_an_intent_stays_with_its_url(open_front: Open, kind: str, journal: Jour
         if kind == "urllib3":
             assert front.post(api.url, intent=intent).status == 307
         else:
-            with pytest.raises(KeyReused, match="the service redirected the first request"):
+            with pytest.raises(KeyReused, match="The service redirected the first request"):
                 front.post(api.url, intent=intent)
         assert (len(api.requests), other.requests) == (1, [])
 

@@ -80,6 +80,32 @@ def test_a_long_answer_is_streamed_where_no_journal_keeps_it() -> None:
         assert not response.is_closed
 
 
+@pytest.mark.parametrize("behaviour", ["answer", "gzip"])
+def test_an_answer_is_read_like_one_from_the_network(journal: Journal, behaviour: str) -> None:
+    with serving(behaviour) as api, client(journal) as http:
+        for _ in range(2):
+            intent = journal.intent("pay:42", max_age=HOUR)
+            with http.stream("POST", api.url, extensions={"semel": intent}) as response:
+                assert list(response.iter_raw()) == [b"paid"]
+            assert response.elapsed >= timedelta(0)
+            assert response.headers["content-length"] == "4"
+        assert len(api.requests) == 1
+
+
+def test_the_answer_to_a_head_keeps_its_headers() -> None:
+    with serving() as api, client() as http:
+        headers = http.head(api.url).headers
+        assert (headers["content-length"], headers["content-encoding"]) == ("7", "gzip")
+
+
+@pytest.mark.parametrize(("key", "says"), [("k" * 256, "key has 256 bytes in UTF-8"), ("é", "key must be printable")])
+def test_a_key_that_no_service_takes_is_named(journal: Journal, key: str, says: str) -> None:
+    with serving() as api, client(journal) as http:
+        with pytest.raises(ValueError, match=says):
+            http.post(api.url, headers={b"Idempotency-Key": key.encode()})
+        assert not api.requests
+
+
 def test_threads_with_one_intent_make_one_request_and_all_get_the_answer(journal: Journal) -> None:
     with serving() as api, client(journal) as http:
         api.may_answer.clear()
@@ -120,7 +146,8 @@ def test_another_body_under_the_name_is_refused_and_both_digests_are_named(journ
         entry = journal.read("pay:42")
         assert entry is not None
         with pytest.raises(
-            KeyReused, match=f"digest {entry.request.digest[:16]}, and this request has [0-9a-f]{{16}}:"
+            KeyReused,
+            match=f"digest {entry.request.digest[:16]}, and this request has [0-9a-f]{{16}}: the body differs",
         ):
             http.post(api.url, json={"amount": 6}, extensions={"semel": intent})
         assert len(api.requests) == 1

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from io import BytesIO
+from typing import Any
 
 import aiohttp
 import httpx
@@ -14,14 +15,15 @@ import tenacity
 import urllib3
 from requests.adapters import HTTPAdapter
 from requests.auth import HTTPDigestAuth
+from urllib3 import encode_multipart_formdata
 
 from client.api import serving
-from semel.client import Journal, Retry, report_of
+from semel.client import Intent, Journal, Retry, report_of
 from semel.client.aiohttp import IdempotentMiddleware
 from semel.client.httpx import IdempotentTransport
 from semel.client.requests import IdempotentAdapter
 from semel.client.urllib3 import IdempotentPoolManager
-from semel.errors import Misuse
+from semel.errors import KeyReused, Misuse
 
 HOUR = timedelta(hours=1)
 FAST = Retry(attempts=4, deadline=20, pause_max=0.02)
@@ -143,6 +145,44 @@ def test_forms_with_files_are_sent_again_as_the_same_bytes() -> None:
             assert len(api.requests) == 2
             assert api.requests[0] == api.requests[1]
             assert len(api.requests[0][2]) > 10_000
+
+
+def test_a_form_with_files_needs_the_same_boundary_in_each_run(journal: Journal) -> None:
+    async def post(url: str, intent: Intent, data: Any, headers: dict[str, str]) -> None:
+        async with aiohttp.ClientSession(middlewares=[IdempotentMiddleware()]) as http:
+            await http.post(url, data=data, headers=headers | intent.headers)
+
+    file = {"file": ("a.bin", b"x")}
+    form, content_type = encode_multipart_formdata(file, boundary="the-same-in-each-run")
+    headers, pool = {"Content-Type": content_type}, IdempotentPoolManager()
+    http = httpx.Client(transport=IdempotentTransport(httpx.HTTPTransport()))
+    fronts: dict[str, tuple[Callable[[str, Intent], object], Callable[[str, Intent], object]]] = {
+        "httpx": (
+            lambda url, intent: http.post(url, files=file, extensions={"semel": intent}),
+            lambda url, intent: http.post(url, files=file, headers=headers, extensions={"semel": intent}),
+        ),
+        "requests": (
+            lambda url, intent: session().post(url, files=file, headers=intent.headers),
+            lambda url, intent: session().post(url, data=form, headers=headers | intent.headers),
+        ),
+        "urllib3": (
+            lambda url, intent: pool.request("POST", url, fields=file, headers=intent.headers),
+            lambda url, intent: pool.request("POST", url, body=form, headers=headers | intent.headers),
+        ),
+        "aiohttp": (
+            lambda url, intent: asyncio.run(post(url, intent, {"file": BytesIO(b"x")}, {})),
+            lambda url, intent: asyncio.run(post(url, intent, form, headers)),
+        ),
+    }
+    with http:
+        for name, (drawn, same) in fronts.items():
+            with serving() as api:
+                drawn(api.url, journal.intent(f"{name}:drawn", max_age=HOUR))
+                with pytest.raises(KeyReused, match="the same form with another multipart boundary"):
+                    drawn(api.url, journal.intent(f"{name}:drawn", max_age=HOUR))
+                for _ in range(2):
+                    same(api.url, journal.intent(f"{name}:same", max_age=HOUR))
+                assert len(api.requests) == 2
 
 
 def test_an_answer_of_the_journal_looks_like_one_of_aiohttp(journal: Journal) -> None:

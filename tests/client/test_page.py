@@ -24,6 +24,7 @@ NAMES = [f"pay:order:{number}" for number in range(41, 48)] + [
     "payout:2026-11:baker",
     "payout:2026-11:printer",
     "invoice:2026-118",
+    "invoice:51",
 ]
 
 

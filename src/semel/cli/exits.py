@@ -19,6 +19,8 @@ from semel.core.retries import NEXT_STEPS, AttemptEnd, CallAnswer, NextStep
 from semel.probe.report import redact
 
 PREVIEW_MAX = 500
+FORGET = "journal.forget("
+"""Stands in an error that names it as a way out."""
 
 
 class CallExit(IntEnum):
@@ -125,6 +127,7 @@ class CallOutcome:
         if self.end is None:
             ways_out = {
                 CallExit.DOUBT: f". On the command line that is: {forget}",
+                CallExit.OTHER_REQUEST: f". On the command line that is: {forget}" if FORGET in self.error else "",
                 CallExit.AGAIN: ". Run the same command again: it goes on with the same key",
             }
             return f"{self.error}{ways_out.get(self.refusal, '')}"

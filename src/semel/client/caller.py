@@ -27,6 +27,7 @@ ONCE_ONLY = (
 
 
 UNAUTHORIZED = 401
+CHANGES_NOTHING = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 
 
 class LibraryErrors(Struct, frozen=True):
@@ -71,7 +72,7 @@ class Caller:
 
     def find_intent(self, method: str, named: object) -> Intent | None:
         """What a request names as its intent. The page that a redirect leads to is not the operation."""
-        if named is None or method in ("GET", "HEAD"):
+        if named is None or method.upper() in CHANGES_NOTHING:
             return None
         if isinstance(named, IntentMark):
             named = named.intent

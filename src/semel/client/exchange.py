@@ -20,14 +20,14 @@ from msgspec import Struct
 
 from semel.client.breaker import Passage
 from semel.client.caller import Caller, find_causes
-from semel.client.journal import Indeterminate, Intent, Journal, wall_clock_ms
+from semel.client.journal import Intent, Journal, wall_clock_ms
+from semel.client.refusals import refusal_of
 from semel.client.reporter import CallReporter
 from semel.client.reports import CallReport, reports
 from semel.core.call_values import (
     AnswerOrigin,
     AwaitIntent,
     CallAnswered,
-    CallRefusal,
     CallRefused,
     CallResult,
     CallUnanswered,
@@ -42,12 +42,12 @@ from semel.core.call_values import (
 )
 from semel.core.callers import run_call
 from semel.core.calls import origin_of
-from semel.core.dialects import RANDOM_BYTES, KeyDialect, make_key
+from semel.core.dialects import RANDOM_BYTES, make_key
 from semel.core.effects import Effect, Pause
 from semel.core.journal import JournalCall, KeptAnswer, LeaveIntent, RenewIntent
 from semel.core.relay import NewOwner, ReadClock
 from semel.core.retries import AttemptEnd, CallAnswer
-from semel.errors import CircuitOpen, InProgress, KeyReused, ResultNotKept, StoreError
+from semel.errors import CircuitOpen, ResultNotKept, StoreError
 from semel.runtime.drive import adrive, drive
 
 
@@ -92,7 +92,7 @@ class CommonExchange:
     """What waits for nothing."""
 
     def __init__(self, caller: Caller, call: OutgoingCall, intent: Intent | None) -> None:
-        self._caller, self._intent = caller, intent
+        self._caller, self._call, self._intent = caller, call, intent
         self._origin = origin_of(call.request.url)
         self._handled = sys.exception()
         self._error: Exception | None = None
@@ -172,7 +172,7 @@ class CommonExchange:
                     reports[self._error] = CallReport(result.key, result.attempts, False, end, limit=limit)
                 raise self._error
             case CallRefused():
-                raise _refusal(result, self._caller.settings.dialect)
+                raise refusal_of(result, self._call)
 
 
 class SyncExchange(CommonExchange):
@@ -277,24 +277,3 @@ def _kept(answered: CallAnswered) -> KeptAnswer | None:
             f"the operation was carried out; its answer of {kept.body_size} bytes was too large to be kept"
         )
     return kept
-
-
-def _refusal(refused: CallRefused, dialect: KeyDialect) -> Exception:
-    entry, reason = refused.entry, refused.refusal.value
-    about = f"intent {entry.id.name!r}: {reason}"
-    match refused.refusal:
-        case CallRefusal.DRIFTED | CallRefusal.OTHER_KEY:
-            if AttemptEnd.MOVED.value in entry.error:
-                way_out = "the service redirected the first request, so send it to the new address, under a new name"
-            elif entry.request.dialect != dialect.name:
-                way_out = f"it was begun in the dialect {entry.request.dialect}, and this one is {dialect.name}"
-            else:
-                way_out = "a new operation needs a new name"
-            return KeyReused(
-                f"{about}; nothing was sent. The journal has {entry.request.method} {entry.request.url} with the "
-                f"digest {entry.request.digest[:16]}, and this request has {refused.digest[:16]}: {way_out}"
-            )
-        case CallRefusal.TOO_OLD | CallRefusal.DOUBTFUL:
-            return Indeterminate.of(entry, refused.refusal)
-        case CallRefusal.BUSY:
-            return InProgress(about)

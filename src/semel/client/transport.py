@@ -111,16 +111,22 @@ class Transport:
         )
 
     def _with_body(self, response: Any, body: bytes) -> Any:
-        """A response whose body was read and decoded."""
-        headers = [each for each in response.headers.raw if each[0].lower().decode("latin-1") not in OF_BODY]
-        return self._library.Response(
-            response.status_code, headers=headers, content=body, extensions=dict(response.extensions)
-        )
+        """A response whose body was read and decoded. Without one its headers stay, such as the length after a HEAD."""
+        headers = response.headers.raw
+        if body:
+            headers = [each for each in headers if each[0].lower().decode("latin-1") not in OF_BODY]
+        return self._made_response(response.status_code, headers, body, response.extensions)
+
+    def _made_response(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes, extensions: Any) -> Any:
+        """A response that is read as one from the network is, so that `iter_raw` and `elapsed` work."""
+        length = [(b"content-length", str(len(body)).encode())] if body else []
+        stream = self._library.ByteStream(body)
+        return self._library.Response(status, headers=[*headers, *length], stream=stream, extensions=dict(extensions))
 
     def _respond(self, request: Any, end: CallEnd, response: Any) -> Any:
         if end.kept is not None:
             headers = encode_headers(end.kept.headers)
-            response = self._library.Response(end.kept.status, headers=headers, content=end.kept.body)
+            response = self._made_response(end.kept.status, headers, end.kept.body or b"", {})
         if response.status_code == UNAUTHORIZED:
             self._keys[request] = end.report.key
         else:

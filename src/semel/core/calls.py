@@ -55,8 +55,11 @@ class CallEvent(Event, frozen=True, kw_only=True):
 
 
 def call_key(method: str, origin: str, name: str) -> Key:
-    """The key of an event. A call whose key is not known has none."""
-    return Key("", f"{method} {origin}", name or NO_KEY.name)
+    """The key of an event. A call whose key is not known, or is refused because no key is like that, has none."""
+    try:
+        return Key("", f"{method} {origin}", name or NO_KEY.name)
+    except ValueError:
+        return NO_KEY
 
 
 def origin_of(url: str) -> str:
