@@ -1,4 +1,4 @@
-"""Writes the measured parts of `docs/performance.md` and its plots. Nothing here measures.
+"""Writes the measured parts of `docs/performance.md` and `docs/measurements.md`, and the plots. Nothing here measures.
 
 A measured part stands between `<!-- measured: name -->` and `<!-- end measured -->`; the rest is written by hand.
 """
@@ -16,7 +16,7 @@ from benchmarks.results import P50, P99, PER_SECOND, Results, ratio
 from benchmarks.tables import TABLES
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGE = DOCS / "performance.md"
+PAGES = (DOCS / "performance.md", DOCS / "measurements.md")
 FOLDER = "plots"
 PART = re.compile(r"(<!-- measured: ([a-z-]+) -->\n).*?(<!-- end measured -->)", re.DOTALL)
 
@@ -31,8 +31,7 @@ def files(results: Results) -> dict[Path, str]:
         pictures = [f"![{name}]({FOLDER}/{each}.svg)" for each in drawn if each.partition("-of-")[2] == name]
         return f"{match[1]}\n" + "\n\n".join([TABLES[name](results), *pictures]) + f"\n\n{match[3]}"
 
-    found[PAGE] = PART.sub(part, PAGE.read_text())
-    return found
+    return found | {page: PART.sub(part, page.read_text()) for page in PAGES}
 
 
 def write(results: Results) -> None:

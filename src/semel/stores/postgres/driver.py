@@ -7,7 +7,7 @@
 - psycopg itself calls `Connection.wait` and `Connection._connect_gen`, so that ours can give up a server that says
   nothing. If it stops calling them, libpq's `connect_timeout` and the server's `statement_timeout` are left.
 
-Two fast paths, measured on the client's processor (docs/performance.md). Both of them, and the public interface
+Two fast paths, measured on the client's processor (docs/measurements.md). Both of them, and the public interface
 that they equal, are asked the same in tests/stores/test_postgres_driver.py.
 
 - `Exchange` equals `execute` and `fetchall` of a cursor: with `array`, 59 to 44 us for a claim and its completion.

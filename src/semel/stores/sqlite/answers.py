@@ -103,7 +103,7 @@ def write(connection: sqlite3.Connection, call: Effect[Any], now_ms: int) -> Ans
     Try the one statement that is usually enough for a claim or a completion; if it changes no row, run the script.
 
     What that gains: its values go by position, and it has no `RETURNING`, for which SQLite builds a table. A batch of
-    64 takes 26 instead of 44 µs for each pair (docs/performance.md). It equals `scripts.claim` and `scripts.complete`:
+    64 takes 26 instead of 44 µs for each pair (docs/measurements.md). It equals `scripts.claim` and `scripts.complete`:
     the contract suite is passed with and without it (tests/stores/test_sqlite.py, TestSqliteStoreByScripts).
     """
     answer = None
