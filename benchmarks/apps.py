@@ -23,6 +23,7 @@ App = Callable[
     [MutableMapping[str, Any], Callable[..., Awaitable[Any]], Callable[..., Awaitable[Any]]], Awaitable[None]
 ]
 BARE, SEMEL, AT_ONCE = "bare app", "semel", "answers at once"
+BY_DEFAULT = "semel, no option given"
 
 
 class Shop:
@@ -100,6 +101,8 @@ def build(who: str, store: str, url: str) -> Any:
         return at_once(shop)
     if who == SEMEL:
         return IdempotencyMiddleware(shop.app(), store=url, identify=lambda scope: "shop-1")
+    if who == BY_DEFAULT:
+        return IdempotencyMiddleware(shop.app(), store=url)
     return peers.PEERS[who, store](shop, url)
 
 
