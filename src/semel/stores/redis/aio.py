@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from semel.core.copies import CopyCall
 from semel.core.effects import Effect, Plan
 from semel.core.records import Key
 from semel.errors import StoreUnavailable
@@ -57,6 +58,7 @@ class AsyncRedisStore(CoalescedFace):
 
     def __init__(self, settings: RedisSettings, *, clock: Clock | None = None) -> None:
         super().__init__()
+        self._settings = settings
         self._timeout_s = settings.timeout_s
         self._late = str(ours(settings, TimeoutError()))
         self._scripts = RedisScripts(settings.prefix, partial(ours, settings))
@@ -111,6 +113,12 @@ class AsyncRedisStore(CoalescedFace):
         """Goes on where the last call ended, at most once around. Redis collects by itself an hour later."""
         gone, self._purged_to = await self._link.get().run(self._scripts.purge(limit, self._now(), self._purged_to))
         return gone
+
+    def open_front(self, *, timeout_ms: int) -> AsyncRedisStore:
+        return AsyncRedisStore(self._settings.as_front(timeout_ms))
+
+    async def answer_copy(self, call: CopyCall[T]) -> T:
+        return await self._call(call)
 
     async def close(self) -> None:
         await self._drain()

@@ -48,6 +48,24 @@ def examine(settings: RedisSettings, run: Run) -> Iterator[Finding]:
     yield PROMISE
 
 
+def examine_front(settings: RedisSettings, run: Run) -> Iterator[Finding]:
+    """What matters for a server that only holds copies: it may evict and forget, and should be near."""
+    yield Finding("connection", "ok", f"{settings.shown} answers")
+    if (info := _info(run)) is not None:
+        yield _version(info)
+        yield _role(info)
+        yield _room(info)
+    yield examination.latency(lambda: run(Command(("GET", f"{settings.prefix}:copies"))))
+
+
+def _room(info: Mapping[str, object]) -> Finding:
+    policy, memory = str(info.get("maxmemory_policy", "not told")), _memory(info)
+    if policy == "noeviction":
+        fix = "if nothing but copies is stored there: CONFIG SET maxmemory-policy allkeys-lru, and a maxmemory"
+        return Finding("memory", "info", f"{memory.detail}; short of memory it takes no new copies", fix)
+    return Finding("memory", "ok", f"{memory.detail}; maxmemory-policy {policy} may evict copies, which are not owed")
+
+
 def _info(run: Run) -> Mapping[str, object] | None:
     try:
         found: Mapping[str, object] = run(Command(("INFO",)))

@@ -14,11 +14,13 @@ from typing import Any, NamedTuple
 
 from semel.core import model
 from semel.core.attempts import CountAttempt
+from semel.core.copies import CopyCall
 from semel.core.effects import Claim, Complete, Plan, Read, Release, Remove, Renew, Resolve, do
 from semel.core.records import Acquired, Claimed, Key, Lease, Occupied, Record, Result
 from semel.errors import RecordUnreadable, StoreError
 from semel.store import Counts, Filter, Page, UnreadableRecord
 from semel.stores.redis.commands import Command, Lua, Word
+from semel.stores.redis.copies import answer_copies
 from semel.stores.redis.layout import FAILED, SUCCEEDED, answer, frame, name_of, to_record
 
 CALLS_MAX = 128
@@ -55,6 +57,8 @@ class RedisScripts:
         """Answer calls of one kind, each with its reply or its error."""
         if isinstance(calls[0], CountAttempt):
             return (yield from self._count_attempts(calls, now_ms))
+        if isinstance(calls[0], CopyCall):
+            return (yield from answer_copies(self.prefix, calls))
         kind = KINDS[type(calls[0])]
         replies: list[Any] = []
         prefix = self.prefix.encode()

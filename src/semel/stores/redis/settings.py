@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from semel.errors import StoreMisconfigured
@@ -38,6 +38,10 @@ class RedisSettings:
     @property
     def timeout_s(self) -> float:
         return self.timeout_ms / 1000
+
+    def as_front(self, timeout_ms: int) -> RedisSettings:
+        """For copies, which may be evicted and forgotten, and are not worth waiting for."""
+        return replace(self, timeout_ms=min(self.timeout_ms, timeout_ms), accepted=Accepted(True, True, True))
 
     @classmethod
     def of(cls, url: StoreUrl) -> RedisSettings:

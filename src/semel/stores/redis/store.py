@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from semel.core.copies import CopyCall
 from semel.core.effects import Effect, Plan
 from semel.core.records import Key
 from semel.errors import StoreUnavailable
@@ -17,7 +18,7 @@ from semel.store import Clock, Counts, Filter, Finding, Page
 from semel.stores.faces import Face
 from semel.stores.redis.check import check
 from semel.stores.redis.commands import Command
-from semel.stores.redis.doctor import examine
+from semel.stores.redis.doctor import examine, examine_front
 from semel.stores.redis.driver import RedisConnections, ours
 from semel.stores.redis.scripts import RedisScripts
 from semel.stores.redis.settings import RedisSettings
@@ -49,13 +50,9 @@ class RedisLink:
             tell_due(failure, due_s)
             raise
 
-    def examine(self) -> list[Finding]:
-        """Without the check, which would refuse what is to be shown."""
-
-        def perform(effect: Effect[Any]) -> Any:
-            return self._perform(time.monotonic() + self._settings.timeout_s, effect)
-
-        return list(examine(self._settings, perform))
+    def run_unchecked(self, effect: Effect[Any]) -> Any:
+        """For examinations: the check would refuse what is to be shown."""
+        return self._perform(time.monotonic() + self._settings.timeout_s, effect)
 
     def close(self) -> None:
         self.listener.close()
@@ -70,6 +67,7 @@ class RedisStore(Face):
     """Redis or Valkey, for threads. Connects on first use, in each process that uses it."""
 
     def __init__(self, settings: RedisSettings, *, clock: Clock | None = None) -> None:
+        self._settings = settings
         self._scripts = RedisScripts(settings.prefix, partial(ours, settings))
         self._clock = clock
         self._link = PerProcess(lambda: RedisLink(settings))
@@ -122,7 +120,16 @@ class RedisStore(Face):
         return gone
 
     def examine(self) -> Sequence[Finding]:
-        return self._link.get().examine()
+        return list(examine(self._settings, self._link.get().run_unchecked))
+
+    def open_front(self, *, timeout_ms: int) -> RedisStore:
+        return RedisStore(self._settings.as_front(timeout_ms))
+
+    def answer_copy(self, call: CopyCall[T]) -> T:
+        return self._call(call)
+
+    def examine_front(self) -> Sequence[Finding]:
+        return list(examine_front(self._settings, self._link.get().run_unchecked))
 
     def close(self) -> None:
         if link := self._link.take():
