@@ -76,6 +76,11 @@ docs: $(READY) ## build the documentation into site/, tables and diagrams from t
 	@echo "==> mkdocs"
 	@$(BIN)/mkdocs build --strict --quiet
 
+.PHONY: tiered
+tiered: $(READY) ## the contract on the tiered store with both faces on both databases, also with an unsteady front (SEMEL_SEED=n)
+	@PYTHONPATH=tests $(BIN)/python -m servers.install
+	@SEMEL_TIERED_ALL=1 $(BIN)/python -m pytest -n 2 --dist loadscope $(ARGS) tests/stores/test_tiered.py
+
 mutants: $(READY) ## seed faults into the stores and show that the contract suite finds each one
 	@PYTHONPATH=tests $(BIN)/python -m servers.install
 	@$(BIN)/python tests/mutants/run.py

@@ -5,16 +5,36 @@ import importlib
 import sys
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 import semel.stores.open
+from semel.codecs.sealed import Sealed
 from semel.errors import StoreMisconfigured
-from semel.store import AsyncStore, Clock, Store
+from semel.store import (
+    AsyncOutboxed,
+    AsyncStore,
+    AttemptCounting,
+    Clock,
+    Doubting,
+    Examinable,
+    Inspectable,
+    Migratable,
+    Outboxed,
+    Removable,
+    Resolvable,
+    Store,
+    Watchable,
+)
 from semel.stores.memory import AsyncMemoryStore, MemoryStore
 from semel.stores.open import open_async_store, open_store
+from semel.stores.redis.aio import AsyncRedisStore
+from semel.stores.redis.store import RedisStore
+from semel.stores.tiered.aio import AsyncTieredStore
+from semel.stores.tiered.store import TieredStore
 from semel.stores.url import StoreUrl
 
 
@@ -149,6 +169,101 @@ class TestPassword:
     )
     def test_is_not_in_a_complaint(self, url: str) -> None:
         assert "secret" not in complaint_about(url)
+
+
+class TestTiered:
+    """A URL that holds two others."""
+
+    FRONT, BACK = "redis://user:hunter2@cache/0", "postgresql://user:hunter2@database/shop?timeout_ms=700"
+    URL = f"tiered:?front={quote(FRONT, safe='')}&back={quote(BACK, safe='')}"
+
+    def test_both_faces(self) -> None:
+        assert isinstance(open_store(self.URL), TieredStore)
+        assert isinstance(open_async_store(self.URL), AsyncTieredStore)
+        assert isinstance(open_store(self.URL), Store)
+        assert isinstance(open_async_store(self.URL), AsyncStore)
+
+    def test_urls_without_options_need_no_encoding(self) -> None:
+        assert isinstance(open_store("tiered:?front=redis://cache/0&back=postgresql://database/shop"), TieredStore)
+
+    def test_constructors_take_open_stores(self) -> None:
+        assert isinstance(TieredStore(redis_store("redis://cache"), open_store(self.BACK)), TieredStore)
+        front = open_async_store("redis://cache")
+        assert isinstance(front, AsyncRedisStore)
+        assert isinstance(AsyncTieredStore(front, open_async_store(self.BACK)), AsyncTieredStore)
+        assert isinstance(TieredStore(redis_store("redis://cache"), MemoryStore(), name="shop"), TieredStore)
+
+    def test_it_has_the_abilities_of_the_database_and_no_others(self) -> None:
+        front, back = redis_store("redis://cache"), open_store(self.BACK)
+        abilities = (
+            *(Watchable, Doubting, Inspectable, Resolvable, Removable, Migratable, AttemptCounting, Outboxed),
+            *(AsyncOutboxed, Examinable),
+        )
+        store = TieredStore(front, back)
+        assert [isinstance(store, each) for each in abilities] == [isinstance(back, each) for each in abilities]
+        bare = TieredStore(front, bare_store(), name="bare")
+        assert [each.__name__ for each in abilities if isinstance(bare, each)] == ["Examinable"]
+        there = open_async_store(self.BACK)
+        both = open_async_store(self.URL)
+        assert [isinstance(both, each) for each in abilities] == [isinstance(there, each) for each in abilities]
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ("", "tiered:: option front must name a store, like front=redis%3A%2F%2Fhost%2F0"),
+            (f"front={quote(FRONT)}", "tiered:: option back must name a store, like back=postgresql%3A%2F%2F"),
+            ("front=redis+cluster://h&back=postgresql://h/d", "option front holds a blank: percent-encode the URL"),
+            ("front=sqlite:///a.db&back=sqlite:///b.db", "SqliteStore cannot hold copies: the front is a Redis store"),
+            ("front=redis://a&back=redis://b", "RedisStore cannot decide: the back is the store of a database"),
+            ("front=redis://a&back=sqlite:///b.db&keep=5", "unknown option 'keep'; did you mean keep_ms?"),
+            (
+                "front=redis://a&back=sqlite:///b.db&keep_ms=5",
+                "keep_ms must be a number from 1000 to 86400000, not '5'",
+            ),
+            ("front=redis://a?timeout=5&back=sqlite:///b.db", "redis://a: unknown option 'timeout'"),
+            ("front=nothing&back=sqlite:///b.db", "'nothing' is not a store URL"),
+        ],
+    )
+    def test_a_mistake_is_named(self, options: str, words: str) -> None:
+        assert words in complaint_about(f"tiered:?{options}")
+
+    @pytest.mark.parametrize("url", ["tiered://host", "tiered:", "tiered:front"])
+    def test_another_form_is_refused(self, url: str) -> None:
+        assert complaint_about(url)
+
+    def test_a_back_of_another_face_is_refused(self) -> None:
+        with pytest.raises(StoreMisconfigured, match="one of the two stores is sync and the other async"):
+            TieredStore(redis_store("redis://cache"), open_async_store(self.BACK))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+    def test_a_sealed_back_is_refused(self) -> None:
+        sealed = Sealed(open_store("sqlite:///a.db"), keys={"one": bytes(32)})
+        with pytest.raises(StoreMisconfigured, match="the front would hold them in the clear"):
+            TieredStore(redis_store("redis://cache"), sealed, name="shop")
+
+    def test_a_back_without_a_url_needs_a_name(self) -> None:
+        with pytest.raises(
+            StoreMisconfigured, match="MemoryStore was not opened by a URL: give the tiered store name="
+        ):
+            TieredStore(redis_store("redis://cache"), MemoryStore())
+
+    def test_passwords_are_not_in_complaints(self) -> None:
+        for url in (f"{self.URL}&keep=5", f"{self.URL}&keep_ms=hunter2@", f"tiered:?front={self.FRONT}&back=x"):
+            assert "hunter2" not in complaint_about(url)
+
+
+def bare_store() -> Store:
+    """The seven calls and nothing else."""
+    calls = ("claim", "renew", "complete", "release", "get", "purge", "close")
+    within = MemoryStore()
+    bare: Any = SimpleNamespace(**{name: getattr(within, name) for name in calls})
+    assert isinstance(bare, Store)
+    return bare
+
+
+def redis_store(url: str) -> RedisStore:
+    store = open_store(url)
+    assert isinstance(store, RedisStore)
+    return store
 
 
 class TestMissingExtra:

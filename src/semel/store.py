@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
+from semel.core.copies import CopyCall
 from semel.core.effects import Effect
 from semel.core.records import Claimed, Key, Lease, Record, Result, plain_text
 
@@ -295,3 +296,35 @@ class Examinable(Protocol):
     def examine(self) -> Sequence[Finding]:
         """Look at the server and its settings, and report what the store can promise with them. Changes nothing."""
         ...
+
+
+@runtime_checkable
+class Fronting(Protocol):
+    """A store that can hold copies of another store's records, for `semel.stores.tiered`."""
+
+    def open_front(self, *, timeout_ms: int) -> Fronting:
+        """The same place for copies only: one that may forget, and is asked for no longer than `timeout_ms`."""
+        ...
+
+    def answer_copy(self, call: CopyCall[T]) -> T: ...
+    def examine_front(self) -> Sequence[Finding]: ...
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class AsyncFronting(Protocol):
+    def open_front(self, *, timeout_ms: int) -> AsyncFronting: ...
+    async def answer_copy(self, call: CopyCall[T]) -> T: ...
+    async def close(self) -> None: ...
+
+
+def pass_on(within: object, outside: object, abilities: tuple[type, ...]) -> None:
+    """Give `outside` those of `abilities` that the store `within` has.
+
+    On the object and not on its class: `isinstance` must find what the store within has, and nothing else.
+    """
+    for ability in abilities:
+        if isinstance(within, ability):
+            for name in vars(ability):
+                if not name.startswith("_"):
+                    setattr(outside, name, getattr(within, name))

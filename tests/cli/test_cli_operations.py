@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from urllib.parse import quote
 
 from cli.calls import ANSWER, HOUR_MS, SCOPE, claimed, finished, run, run_json, unknown
 from semel import Key, open_store
@@ -153,6 +154,15 @@ def test_config_hides_passwords() -> None:
     done = run("config", store="postgresql://me:sesame@localhost/shop?sslmode=require")
     assert done.exit_code == 0
     assert "store.sslmode" in done.output
+    assert "sesame" not in done.output
+
+
+def test_config_hides_passwords_of_urls_in_a_url() -> None:
+    tiers = [quote(f"{scheme}://me:sesame@place/0", safe="") for scheme in ("redis", "postgresql")]
+    done = run("config", store=f"tiered:?front={tiers[0]}&back={tiers[1]}", SEMEL_GUIDE_URL=f"tiered:?front={tiers[0]}")
+    assert done.exit_code == 0, done.output
+    assert "redis://me:***@place/0" in done.output
+    assert "postgresql://me:***@place/0" in done.output
     assert "sesame" not in done.output
 
 

@@ -20,6 +20,8 @@ from semel.stores.open import url_of
 from semel.stores.url import StoreUrl
 
 SECRET = ("password", "passfile", "sslkey", "sslpassword")
+URLS = ("front", "back")
+"""Options that are URLs of stores, with passwords of their own."""
 SECRET_VARIABLES = (
     "SEMEL_CALL_DATA",
     "SEMEL_CALL_HEADERS",
@@ -132,8 +134,13 @@ def _url_settings(url: str, source: str) -> Iterator[Setting]:
     yield Setting("store", parsed.shown, source)
     for name, (value, given) in parsed.taken.items():
         if given or value:
-            hidden = "***" if name in SECRET else value
-            yield Setting(f"store.{name}", hidden, source if given else "default")
+            yield Setting(f"store.{name}", _show_option(name, value), source if given else "default")
+
+
+def _show_option(name: str, value: str) -> str:
+    if name in SECRET:
+        return "***"
+    return StoreUrl.parse(value).shown if name in URLS else value
 
 
 def _policy_settings(url: str | None, app: str | None, rules: Path | None, path: str) -> Iterator[Setting]:
@@ -160,7 +167,7 @@ def _show_variable(variable: str) -> str:
     if variable in SECRET_VARIABLES:
         return "***"
     try:
-        return StoreUrl.parse(value).shown if "://" in value else value
+        return StoreUrl.parse(value).shown if "://" in value or ":?" in value else value
     except StoreMisconfigured:
         return "(not a URL)"
 

@@ -35,6 +35,7 @@ from semel.store import (
     Resolvable,
     Store,
     Watchable,
+    pass_on,
 )
 
 __all__ = ["AsyncSealed", "Seal", "Sealed", "find_seal"]
@@ -49,15 +50,6 @@ WITHOUT_RESULTS = (
     Examinable,
 )
 """Abilities that neither take nor give a result, so they are those of the store within. Both faces spell them alike."""
-
-
-def _pass_on(within: object, outside: object, abilities: tuple[type, ...]) -> None:
-    """On the object and not on its class: `isinstance` must find what the store within has, and nothing else."""
-    for ability in abilities:
-        if isinstance(within, ability):
-            for name in vars(ability):
-                if not name.startswith("_"):
-                    setattr(outside, name, getattr(within, name))
 
 
 def find_seal(store: object, why: str) -> Seal | None:
@@ -101,7 +93,7 @@ class Sealed:
         self._store = store
         self.seal = Seal(keys, allow_plain=allow_plain)
         self._origins = Origins()
-        _pass_on(store, self, WITHOUT_RESULTS)
+        pass_on(store, self, WITHOUT_RESULTS)
         if isinstance(store, Inspectable):
             self.counts, self.scan = store.counts, self._scan
         if isinstance(store, Resolvable):
@@ -168,7 +160,7 @@ class AsyncSealed:
         self._store = store
         self.seal = Seal(keys, allow_plain=allow_plain)
         self._origins = Origins()
-        _pass_on(store, self, WITHOUT_RESULTS)
+        pass_on(store, self, WITHOUT_RESULTS)
         if isinstance(store, AsyncInspectable):
             self.counts, self.scan = store.counts, self._scan
         if isinstance(store, AsyncResolvable):

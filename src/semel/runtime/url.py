@@ -22,6 +22,11 @@ def _masked(text: str) -> str:
     return f"{user}{':***' if user != before else ''}{at}{re.split('[?#]', place)[0]}"
 
 
+def _is_only_options(text: str, parts: SplitResult) -> bool:
+    """Whether the URL has no place of its own, like `tiered:?front=…&back=…`."""
+    return text[len(parts.scheme) :].startswith(":?")
+
+
 @dataclass
 class ServiceUrl:
     """A parsed URL whose options are taken one by one; what is left over was not meant for us: `finish` refuses it."""
@@ -45,13 +50,15 @@ class ServiceUrl:
         except ValueError as error:
             why = error if "@" not in text else "percent-encode what is special in its password"  # `error` may quote it
             raise cls.refusal(f"{_masked(text)!r} is not a {cls.what} URL: {why}") from None
-        if not parts.scheme or "://" not in text:
+        if not parts.scheme or ("://" not in text and not _is_only_options(text, parts)):
             raise cls.refusal(f"{_masked(text)!r} is not a {cls.what} URL: write something like {cls.examples}")
         return cls(text, parts, dict(parse_qsl(parts.query, keep_blank_values=True)))
 
     @property
     def shown(self) -> str:
         """The URL without its password and options, for messages."""
+        if _is_only_options(self.text, self.parts):
+            return f"{self.parts.scheme}:"
         place = f"{self.parts.netloc}{self.parts.path}"
         return f"{self.parts.scheme}://{_masked(self.text.partition('://')[2]) if self.parts.netloc else place}"
 

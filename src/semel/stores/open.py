@@ -28,6 +28,7 @@ BUILT_IN: dict[str, tuple[str, str]] = {  # scheme: (module, extra)
     "valkeys": ("semel.stores.redis.open", "redis"),
     "mariadb": ("semel.stores.mariadb.open", "mariadb"),
     "mysql": ("semel.stores.mariadb.open", "mariadb"),
+    "tiered": ("semel.stores.tiered.open", ""),
     "django": ("semel.stores.django.open", "django"),
 }
 

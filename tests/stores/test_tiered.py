@@ -1,0 +1,124 @@
+"""The tiered store, both faces, against the contract: Redis in front of a file and of PostgreSQL, sound and unsteady.
+
+Copies are made before the call that asks for them returns, so a replay of the contract is one from Redis. One face on
+each back takes its turn here; `make tiered` runs all eight.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from semel import open_async_store, open_store
+from semel.store import AsyncStore, Clock, Store
+from semel.testing import AsyncStoreContract, StoreContract
+from stores.tiered_cases import UnsteadyFront, copy_at_once, counted_answers, tiered_url
+
+SEED = int(os.environ.get("SEMEL_SEED", "20"))
+pytestmark = pytest.mark.timeout(300)
+ALL = "SEMEL_TIERED_ALL" in os.environ
+"""Otherwise the other face has its turn on a back."""
+
+
+class Tiered:
+    """A front that is steady, and results only: what a copy tells is exactly what the database tells."""
+
+    parity_examples: ClassVar[int] = 15
+    race_rounds: ClassVar[int] = 5
+    options: ClassVar[dict[str, Any]] = {}
+    is_steady: ClassVar[bool] = True
+    back: ClassVar[str] = "file"
+    url: str
+
+    @pytest.fixture(autouse=True)
+    def place(self, request: pytest.FixtureRequest, front: str, tmp_path: Path) -> None:
+        on_file = self.back == "file"
+        back = f"sqlite:///{tmp_path}/records.db" if on_file else request.getfixturevalue("postgres_url")
+        self.url = tiered_url(front, back, **self.options)
+
+    @pytest.fixture(autouse=True)
+    def at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        copy_at_once(monkeypatch)
+
+
+class Unsteady(Tiered):
+    """Cut, delayed, garbled, flushed, and with old copies: answers stay exact."""
+
+    options: ClassVar[dict[str, Any]] = {"rest_ms": 1, "front_timeout_ms": 60}
+    is_steady: ClassVar[bool] = False
+
+    @pytest.fixture(autouse=True)
+    def in_one_process(self, request: pytest.FixtureRequest) -> None:
+        if "process" in request.node.name:
+            pytest.skip("processes take long to start, and were tried with a steady front")
+
+
+@pytest.fixture(scope="class", autouse=True)
+def answers() -> Iterator[Counter[str]]:
+    """What copies answered in the tests of one class."""
+    with counted_answers() as counts:
+        yield counts
+
+
+@pytest.fixture(scope="class")
+def front(request: pytest.FixtureRequest, redis_url: str, answers: Counter[str]) -> Iterator[str]:
+    tested: Any = request.cls
+    if tested.is_steady:
+        yield redis_url
+    else:
+        unsteady = UnsteadyFront(redis_url, SEED)
+        with unsteady.running() as url:
+            yield url
+        assert len(unsteady.done) == 7, unsteady.done
+    assert answers["succeeded"] + answers["failed"] > 5, f"the copies were hardly asked: {answers}"
+
+
+class Sync(StoreContract):
+    url: str
+
+    def open(self, clock: Clock | None) -> Store:
+        return open_store(self.url, clock=clock)
+
+
+class Async(AsyncStoreContract):
+    url: str
+
+    def open(self, clock: Clock | None) -> AsyncStore:
+        return open_async_store(self.url, clock=clock)
+
+
+class TestTieredStore(Tiered, Sync):
+    pass
+
+
+class TestAsyncTieredStore(Tiered, Async):
+    __test__ = ALL
+
+
+class TestTieredStoreOnPostgres(Tiered, Sync):
+    __test__ = ALL
+    back = "postgres"
+
+
+class TestAsyncTieredStoreOnPostgres(Tiered, Async):
+    back = "postgres"
+
+
+class TestTieredStoreUnsteady(Unsteady, Sync):
+    __test__ = ALL
+
+
+class TestAsyncTieredStoreUnsteady(Unsteady, Async):
+    pass
+
+
+class TestTieredStoreUnsteadyOnPostgres(Unsteady, Sync):
+    back = "postgres"
+
+
+class TestAsyncTieredStoreUnsteadyOnPostgres(Unsteady, Async):
+    __test__ = ALL
+    back = "postgres"
