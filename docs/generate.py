@@ -24,6 +24,7 @@ from drawing import draw
 
 import semel
 from semel import Policy
+from semel.client import Retry
 from semel.core.dialects import DAY_MS, DIALECTS, HOUR_MS, KeyDialect, KeyQuoting
 from semel.core.outcomes import REASONS
 from semel.core.retries import NEXT_STEPS, OF_PROBLEM, OF_STATUS, AttemptEnd
@@ -135,6 +136,17 @@ def policy_table() -> str:
     rows = [
         f"| `{name}` | {SHOWN.get(name) or shown(default)} | {' '.join([texts[name], *MORE.get(name, '').split()])} |"
         for name, default in ((field.name, field.default) for field in fields(Policy))
+    ]
+    return "\n".join(["| field | default | meaning |", "|---|---|---|", *rows])
+
+
+def retry_table() -> str:
+    """How a caller repeats a request: each field of `Retry`, with its default and the text below it."""
+    texts = field_texts(Retry)
+    rows = [
+        f"| `{field.name}` | {'one for the process' if field.name == 'budget' else shown(field.default)} | "
+        f"{texts[field.name]} |"
+        for field in fields(Retry)
     ]
     return "\n".join(["| field | default | meaning |", "|---|---|---|", *rows])
 
@@ -261,6 +273,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "settle-table": settle_table,
     "state-diagram": state_diagram,
     "policy-table": policy_table,
+    "retry-table": retry_table,
     "verdict-table": verdict_table,
     "dialects": dialect_table,
     "answer-table": answer_table,

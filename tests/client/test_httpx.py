@@ -1,5 +1,6 @@
 """The httpx transport against a server that takes effect and then fails. Effects are counted at the server."""
 
+import re
 import threading
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ import httpx
 import pytest
 
 from client.api import serving
-from semel.client import CallReport, Indeterminate, Journal, Retry, report_of
+from semel.client import DRAFT_07, CallReport, Indeterminate, Journal, KeyDialect, KeyFormat, Retry, report_of
 from semel.client.httpx import IdempotentTransport
 from semel.core.journal import BODY_MAX, IntentState
 from semel.core.retries import AttemptEnd, RepeatLimit
@@ -21,8 +22,10 @@ HOUR = timedelta(hours=1)
 FAST = Retry(attempts=4, deadline=10, pause_max=0.02)
 
 
-def client(journal: Journal | None = None, retry: Retry = FAST, **rest: object) -> httpx.Client:
-    transport = IdempotentTransport(httpx.HTTPTransport(), journal=journal, retry=retry)
+def client(
+    journal: Journal | None = None, retry: Retry = FAST, dialect: KeyDialect = DRAFT_07, **rest: object
+) -> httpx.Client:
+    transport = IdempotentTransport(httpx.HTTPTransport(), journal=journal, retry=retry, dialect=dialect)
     return httpx.Client(transport=transport, **rest)  # type: ignore[arg-type]
 
 
@@ -104,6 +107,30 @@ def test_a_key_that_no_service_takes_is_named(journal: Journal, key: str, says: 
         with pytest.raises(ValueError, match=says):
             http.post(api.url, headers={b"Idempotency-Key": key.encode()})
         assert not api.requests
+
+
+@pytest.mark.parametrize(
+    ("format", "looks"),
+    [(KeyFormat.UUID4, r".{8}-.{4}-4.+"), (KeyFormat.UUID7, r".{8}-.{4}-7.+"), (KeyFormat.ULID, r"[0-9A-Z]{26}")],
+)
+def test_the_format_of_new_keys_is_a_choice(journal: Journal, format: KeyFormat, looks: str) -> None:
+    with serving() as api, client(journal, dialect=DRAFT_07.making(format)) as http:
+        http.post(api.url)
+        http.post(api.url, extensions={"semel": journal.intent("pay:42", max_age=HOUR)})
+        keys = [key for _, key, _ in api.requests]
+    assert len(set(keys)) == 2
+    assert all(re.fullmatch(f'"{looks}"', key) for key in keys)
+
+
+def test_a_derived_key_outlives_its_journal_and_is_another_one_in_another_namespace() -> None:
+    with serving() as api:
+        for namespace in ("", "", "shop", "bank"):
+            journal = Journal("memory://", namespace=namespace)
+            with client(journal, dialect=DRAFT_07.making(KeyFormat.DERIVED)) as http:
+                http.post(api.url, extensions={"semel": journal.intent("pay:42", max_age=HOUR)})
+        first, again, *others = (key for _, key, _ in api.requests)
+        assert first == again
+        assert len({first, *others}) == len(api.effects) == 3
 
 
 def test_threads_with_one_intent_make_one_request_and_all_get_the_answer(journal: Journal) -> None:

@@ -23,6 +23,8 @@ from semel.core.dialects import (
     STRIPE,
     X_IDEMPOTENCY_KEY,
     KeyDialect,
+    KeyFormat,
+    KeyQuoting,
     form_field,
 )
 from semel.core.retries import AttemptEnd, RepeatLimit
@@ -47,6 +49,8 @@ __all__ = [
     "Intent",
     "Journal",
     "KeyDialect",
+    "KeyFormat",
+    "KeyQuoting",
     "RepeatLimit",
     "ResumedIntent",
     "Retry",

@@ -159,6 +159,7 @@ class Journal:
         return self.answer(PurgeIntents(self.namespace, read_duration("older", older, least_ms=0), limit))
 
     def close(self) -> None:
+        """Close the file. A program need not: what was answered is on the disk. The next call opens it again."""
         self._kept.close()
 
     def answer(self, call: JournalCall[T]) -> T:

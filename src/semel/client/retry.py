@@ -12,7 +12,12 @@ from semel.core.retries import WAIT_MS_MAX, Backoff
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """Times are in seconds."""
+    """How often a request is sent again, and when. Times are in seconds.
+
+    Only requests that are safe to repeat are: those with a key, and those with an idempotent method. The pause before a
+    repeat is random, up to half a second at first; the bound doubles with each repeat, up to `pause_max`. What the
+    server asks for with `Retry-After` comes on top, up to `retry_after_max`.
+    """
 
     attempts: int = 8
     """How many times a request is sent at most, the first time included."""
@@ -40,6 +45,7 @@ class Retry:
 
     @property
     def backoff(self) -> Backoff:
+        """The same numbers as the plan takes them."""
         return Backoff(
             attempts=self.attempts,
             deadline_ms=int(1_000 * self.deadline),

@@ -122,7 +122,9 @@ def run_call(call: OutgoingCall, settings: CallerSettings) -> Plan[CallResult]:
 def _run_intent(call: OutgoingCall, intent: IntentOf, settings: CallerSettings, began_ms: int) -> Plan[CallResult]:
     """Become the sender of an intent, or wait for another sender's answer."""
     owner = yield from do(NewOwner())
-    proposed = call.key or (yield from do(NewKey(settings.dialect.format, intent.id.name)))
+    name, namespace = intent.id.name, intent.id.namespace
+    unique = f"{namespace}\0{name}" if namespace else name  # else applications would derive each other's keys
+    proposed = call.key or (yield from do(NewKey(settings.dialect.format, unique)))
     last: CallAnswered | CallUnanswered | None = None
     attempts = 0
     digest = call.request.digest

@@ -88,6 +88,12 @@ class KeyDialect(Struct, frozen=True, kw_only=True):
         """The dialect of a service that remembers keys for another time."""
         return replace(self, retention_ms=read_duration("retention", retention))
 
+    def making(self, format: KeyFormat) -> KeyDialect:
+        """The dialect with new keys of another format."""
+        if not isinstance(format, KeyFormat):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"format must be a KeyFormat, for example KeyFormat.UUID7, not {format!r}")
+        return replace(self, format=format)
+
 
 def form_field(name: str) -> PutKey:
     """For `KeyDialect(put=…)`: the key is a field of an URL-encoded form."""
