@@ -76,7 +76,7 @@ class Batcher(Generic[C, R]):
                 self._look_at(due_s)
         self._waiting.append((call, future, due_s))
         # A sender that was cancelled before it began never came to its own end, but it is done.
-        if self._sender is None or self._sender.done():
+        if self.is_idle:
             self._sender = self._start(loop)
         try:
             return await future
@@ -95,6 +95,11 @@ class Batcher(Generic[C, R]):
         context = copy_context()  # the sender works for others, too, and gives back what cancelled callers were granted
         context.run(SHARED_DUE_S.set, None)
         return context.run(loop.create_task, self._send_all())
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether a call would be sent at once."""
+        return self._sender is None or self._sender.done()
 
     async def drain(self) -> None:
         """Wait until everything that was asked for has been answered."""

@@ -14,7 +14,7 @@ from semel.stores.mariadb import operate, schema, scripts
 from semel.stores.mariadb.doubts import doubts
 from semel.stores.mariadb.driver import AsyncMariadbLink
 from semel.stores.mariadb.settings import MariadbSettings
-from semel.stores.mariadb.watch import AsyncMariadbWatch
+from semel.stores.poll_watch import AsyncPollingWatch
 from semel.stores.sql.pool import AsyncConnections
 from semel.stores.sql.statements import Script
 from semel.stores.waiters import changed_key
@@ -36,7 +36,7 @@ class AsyncMariadbStore(CoalescedFace):
                 settings, lambda due_s: AsyncMariadbLink.open(settings, due_s), lambda: schema.ready(settings)
             )
         )
-        self._watch = PerLoop(AsyncMariadbWatch)
+        self._watch = PerLoop(AsyncPollingWatch)
 
     async def wait(self, key: Key, *, owner: str, timeout_ms: int) -> bool:
         return await self._watch.get().wait(key, owner, timeout_ms / 1000, self.get)

@@ -15,7 +15,7 @@ from semel.stores.mariadb.doctor import examine
 from semel.stores.mariadb.doubts import doubts
 from semel.stores.mariadb.driver import MariadbLink
 from semel.stores.mariadb.settings import MariadbSettings
-from semel.stores.mariadb.watch import MariadbWatch
+from semel.stores.poll_watch import PollingWatch
 from semel.stores.sql.pool import Connections
 from semel.stores.sql.statements import Script
 from semel.stores.waiters import changed_key
@@ -34,7 +34,7 @@ class MariadbStore(Face):
                 settings, lambda due_s: MariadbLink.open(settings, due_s), lambda: schema.ready(settings)
             )
         )
-        self._watch = PerProcess(MariadbWatch)
+        self._watch = PerProcess(PollingWatch)
 
     def wait(self, key: Key, *, owner: str, timeout_ms: int) -> bool:
         return self._watch.get().wait(key, owner, timeout_ms / 1000, self.get)

@@ -1,4 +1,4 @@
-"""Waiting for a key that another process holds: MariaDB has nothing that tells of a change, so a waiter looks.
+"""Waiting for a key that another process holds, where the store has nothing that tells of a change: a waiter looks.
 
 Each pause is longer than the one before. A change in the waiter's own process wakes it at once.
 """
@@ -28,7 +28,7 @@ def is_held(record: Record | None, owner: str) -> bool:
     return record is not None and record.owner == owner and record.in_progress()
 
 
-class MariadbWatch:
+class PollingWatch:
     """For threads of one process."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class MariadbWatch:
             return any(not is_held(look(key), owner) or changed.wait(pause_s) for pause_s in pauses_s(timeout_s))
 
 
-class AsyncMariadbWatch:
+class AsyncPollingWatch:
     """For tasks of one event loop. Their looks share batches, so a thousand waiters are a few questions."""
 
     def __init__(self) -> None:
