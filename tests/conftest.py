@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from servers.dynalite import DynaliteServer
 from servers.mariadb import Mariadb, MariadbServer, running_mariadb
 from servers.moto import MotoServer
 from servers.nats import Nats, NatsServer
@@ -66,6 +67,12 @@ def nats_server() -> Iterator[Nats]:
 @pytest.fixture(scope="session")
 def moto_server() -> Iterator[MotoServer]:
     with needed("moto", MotoServer) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def dynalite_server() -> Iterator[DynaliteServer]:
+    with needed("dynalite", DynaliteServer) as server:
         yield server
 
 

