@@ -46,6 +46,7 @@ EXTRAS = {
     "semel.stores.postgres": {"psycopg"},
     "semel.stores.redis": {"redis", "hiredis"},
     "semel.stores.mariadb": {"pymysql", "aiomysql"},
+    "semel.stores.dynamodb": {"boto3", "botocore", "aiobotocore"},
     "semel.flask": {"flask", "werkzeug"},
     "semel.litestar": {"litestar"},
     "semel.faststream": {"faststream"},

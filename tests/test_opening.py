@@ -283,6 +283,7 @@ class TestMissingExtra:
             ("valkey", "redis"),
             ("mariadb", "mariadb"),
             ("mysql", "mariadb"),
+            ("dynamodb", "dynamodb"),
         ],
     )
     def test_is_named_with_the_command_that_installs_it(

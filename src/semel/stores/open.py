@@ -29,6 +29,7 @@ BUILT_IN: dict[str, tuple[str, str]] = {  # scheme: (module, extra)
     "mariadb": ("semel.stores.mariadb.open", "mariadb"),
     "mysql": ("semel.stores.mariadb.open", "mariadb"),
     "tiered": ("semel.stores.tiered.open", ""),
+    "dynamodb": ("semel.stores.dynamodb.open", "dynamodb"),
     "django": ("semel.stores.django.open", "django"),
 }
 
