@@ -24,13 +24,16 @@ from django.core.management import CommandError, call_command
 from django.core.checks import run_checks
 from django.db import connections, transaction
 from django.test import TestCase, override_settings
+from django.urls import clear_url_caches, path
 
-from django_site import databases, views
+from django_site import databases, urls, views
 from django_site.calling import ByAsgi, ByWsgi
 from django_site.views import effects
 from semel import Key, Policy, Result, open_store
+from semel.connections.django import atomic
 from semel.django import idempotent
 from semel.store import Filter
+from semel.transaction import TransactionStore
 from servers.postgres import Postgres, database_of
 
 
@@ -300,6 +303,16 @@ def test_check_says_that_the_tables_are_missing(tmp_path: Path) -> None:
         call_command("semel_check")
 
 
+def test_commands_of_a_project_with_exactly_once_are_told_where_the_records_are(alias: str) -> None:
+    shown = StringIO()
+    with override_settings(SEMEL=semel(alias) | {"store": TransactionStore(atomic)}):
+        for command in ("semel_check", "semel_purge"):
+            with pytest.raises(CommandError, match="--store django://default"):
+                call_command(command)
+            call_command(command, store=f"django://{alias}", stdout=shown)
+    assert shown.getvalue().splitlines()[::2] == ["the store answers", "purged 0 records"]
+
+
 # Checks
 
 
@@ -309,6 +322,13 @@ def messages() -> dict[str, str]:
 
 def test_a_good_configuration_has_nothing_to_say() -> None:
     with override_settings(SEMEL={"store": "memory://", "identify": lambda request: "me"}):
+        assert messages() == {}
+
+
+def test_exactly_once_is_a_good_configuration() -> None:
+    policy = Policy(guarantee="exactly-once", required=True)
+    given = {"store": TransactionStore(atomic), "identify": lambda request: "me", "policy": policy}
+    with override_settings(SEMEL=given):
         assert messages() == {}
 
 
@@ -334,10 +354,6 @@ def test_checks_find(changed: dict[str, Any], said: set[str]) -> None:
 
 def test_checks_find_a_policy_on_a_view_that_cannot_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     view = idempotent(Policy(in_flight="accept"))(lambda request: None)  # which needs a secret
-    from django.urls import clear_url_caches, path
-
-    from django_site import urls
-
     monkeypatch.setattr(urls, "urlpatterns", [path("late", view)])
     clear_url_caches()
     try:

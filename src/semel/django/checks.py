@@ -28,7 +28,13 @@ from semel.stores.open import open_store
 def check_configuration(app_configs: Any, **_: object) -> list[CheckMessage]:
     try:
         given = config.read()
-        gate = Gate(given.policy, given.rules, publish=given.publish, secret=given.secret)
+        gate = Gate(
+            given.policy,
+            given.rules,
+            publish=given.publish,
+            secret=given.secret,
+            in_transactions=given.in_transactions,
+        )
         if isinstance(given.store, str):
             open_store(given.store)
     except (ImproperlyConfigured, SemelError) as error:

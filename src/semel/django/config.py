@@ -44,6 +44,11 @@ class Config:
     def on_django(self) -> bool:
         return isinstance(self.store, str) and self.store.startswith("django://")
 
+    @property
+    def in_transactions(self) -> bool:
+        """Whether each request is a transaction: exactly-once."""
+        return getattr(self.store, "in_transactions", False)
+
 
 def read() -> Config:
     """The configuration as it stands in the settings."""

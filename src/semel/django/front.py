@@ -47,7 +47,7 @@ class Shared:
 
     def __init__(self, given: Config) -> None:
         self.config = given
-        self.in_transactions: bool = getattr(given.store, "in_transactions", False)
+        self.in_transactions = given.in_transactions
         try:
             self.gate = Gate(
                 given.policy,
