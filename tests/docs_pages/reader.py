@@ -1,13 +1,16 @@
 """A reader of a page: writes its files, runs its commands in a shell, and compares what they print.
 
-A Python block whose first line is `# name.py` is that file. Of a console block, lines that begin with `$ ` are commands
-and the others what they print; `…` stands for any text. A page uses port 8000; the reader takes a free one.
+A Python block whose first line is `# name.py` is that file; with `, at the end` it goes to the end of that file. Any
+other is run. Of a console block, lines that begin with `$ ` are commands and the others what they print; `…` stands for
+any text. A command below which the page shows nothing must succeed, and may print what it likes. A page uses port 8000
+(Flask's 5000); the reader takes a free one.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -20,12 +23,26 @@ from typing import IO
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^( *)```(\w+)[^\n]*\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
-FILE = re.compile(r"# ([\w./-]+\.\w+)\n")
+FILE = re.compile(r"# ([\w./-]+\.\w+)(, at the end)?\n")
+PORT = re.compile(r":(?:8000|5000)\b")
 SERVER = re.compile(r"^(?:uvicorn|hypercorn|flask|gunicorn|waitress-serve|python manage\.py runserver|semel demo)\b")
-ELSEWHERE = re.compile(r"^(?:pip|uv|python -m pip|make) ")
+PORT_OPTION = {
+    "uvicorn": "--port {port}",
+    "flask": "--port {port}",
+    "gunicorn": "--bind 127.0.0.1:{port}",
+    "hypercorn": "--bind 127.0.0.1:{port}",
+    "python": "--noreload {port}",  # manage.py runserver
+}
+ELSEWHERE = re.compile(r"^(?:pip|uv|python -m pip|make|createdb) ")
 """Commands that are not run here: their work has been done, or is the whole test suite."""
-DONE = "--semel-done--"
-START_S = 20
+QUICK_PYTEST = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p no:cacheprovider -p semel.testing.plugin"}
+"""A reader's pytest loads every plugin that is installed here, and that takes most of its time."""
+VARYING = (
+    (re.compile(r"^(date|server): .*$", re.IGNORECASE | re.MULTILINE), r"\1: -"),
+    (re.compile(r"urn:uuid:[0-9a-f-]+"), "urn:uuid:-"),
+)
+"""What differs from one run to the next, and a page shows as it once was."""
+START_S = 60
 
 
 @dataclass(frozen=True)
@@ -53,7 +70,8 @@ class Reader:
     def __init__(self, folder: Path, **environment: str) -> None:
         self.folder, self.port = folder, free_port()
         scripts = str(Path(sys.executable).parent)
-        self._env = {**os.environ, "PATH": f"{scripts}:{os.environ['PATH']}", "PYTHONUNBUFFERED": "1", **environment}
+        self._env = {**os.environ, "PATH": f"{scripts}:{os.environ['PATH']}", "PYTHONUNBUFFERED": "1"}
+        self._env |= {**QUICK_PYTEST, **environment}
         self._servers: list[subprocess.Popen[bytes]] = []
         self.read = 0
         """How many commands were run, and their output compared."""
@@ -61,10 +79,19 @@ class Reader:
     def page(self, page: str) -> None:
         """Follow a page from its beginning to its end."""
         for block in blocks_of(page):
-            if block.language == "python" and (named := FILE.match(block.body)):
-                self.write(named[1], block.body)
+            if block.language == "python":
+                self.python(block.body)
             elif block.language == "console":
                 self.console(block.body)
+
+    def python(self, body: str) -> None:
+        named = FILE.match(body)
+        if named is None:
+            self.succeed(f"python -c {shlex.quote(body)}")
+        elif named[2] is not None:
+            self.write(named[1], f"{(self.folder / named[1]).read_text()}\n{body}")
+        else:
+            self.write(named[1], body)
 
     def write(self, name: str, text: str) -> None:
         file = self.folder / name
@@ -79,23 +106,38 @@ class Reader:
             if SERVER.match(command):
                 self.serve(command)
                 continue
-            printed = self.run(command)
-            shown = expected.replace(":8000", f":{self.port}")
+            if command.startswith("export "):
+                name, _, value = command.removeprefix("export ").partition("=")
+                self._env.setdefault(name, value)  # a server that the test has made goes before that of the page
+                continue
+            if not expected:
+                self.succeed(command)
+                continue
+            printed = self.run(command).stdout
+            shown = PORT.sub(f":{self.port}", expected)
             assert matches(printed, shown), f"$ {command}\nprinted:\n{printed}\nthe page says:\n{shown}"
             self.read += 1
 
-    def run(self, command: str) -> str:
-        here = command.replace(":8000", f":{self.port}")
-        done = subprocess.run(
-            ["bash", "-c", here], cwd=self.folder, env=self._env, capture_output=True, text=True, timeout=120
+    def run(self, command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "-c", PORT.sub(f":{self.port}", command)],
+            cwd=self.folder,
+            env=self._env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=120,
         )
-        return done.stdout + done.stderr
+
+    def succeed(self, command: str) -> None:
+        done = self.run(command)
+        assert done.returncode == 0, f"$ {command}\n{done.stdout}\n{self.log()}"
 
     def serve(self, command: str) -> None:
         self.stop()
         words = command.removesuffix("&").strip()
-        where = f" --port {self.port}" if words.startswith(("uvicorn", "flask")) else ""
-        words = words.replace(":8000", f":{self.port}") + where
+        option = PORT_OPTION.get(words.split()[0], "").format(port=self.port)
+        words = f"{PORT.sub(f':{self.port}', words)} {option}"
         log = (self.folder / "server.log").open("wb")
         server = subprocess.Popen(
             ["bash", "-c", f"exec {words}"],
@@ -115,10 +157,13 @@ class Reader:
                 socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
                 return
             except OSError:
-                told = (self.folder / "server.log").read_text()
-                assert server.poll() is None, f"the server ended: {told}"
-                assert time.monotonic() < deadline, f"the server did not start: {told}"
+                assert server.poll() is None, f"the server ended: {self.log()}"
+                assert time.monotonic() < deadline, f"the server did not start: {self.log()}"
                 time.sleep(0.05)
+
+    def log(self) -> str:
+        log = self.folder / "server.log"
+        return log.read_text() if log.exists() else ""
 
     def stop(self) -> None:
         for server in self._servers:
@@ -155,6 +200,8 @@ def matches(printed: str, expected: str) -> bool:
 
 
 def _plain(text: str) -> str:
+    for varying, constant in VARYING:
+        text = varying.sub(constant, text)
     return "\n".join(line.rstrip() for line in text.strip().splitlines())
 
 
