@@ -1,6 +1,38 @@
-"""semel: every retry safe.
+"""semel makes retries safe: the operation behind a key takes effect once, and every repeat gets the first answer.
 
-A key names an operation; it takes effect once; every repeat gets the first answer, byte for byte.
+```python
+import semel
+
+charged = []
+
+@semel.idempotent(store="sqlite:///semel.db", key="order")
+def pay(order: str, amount: int) -> str:
+    charged.append(amount)  # the work: it runs once for each order
+    return f"{amount} paid for {order}"
+
+assert pay("order-1", 10) == pay("order-1", 10)  # the second call gets the stored result
+assert charged == [10]
+```
+
+A repeat with other arguments raises `KeyReused`. A repeat after a crash raises `OutcomeUnknown`: nothing runs again
+unless you choose `Policy(guarantee="at-least-once")`.
+
+Where to go on:
+
+- HTTP APIs with an `Idempotency-Key`: `semel.fastapi` (also for Starlette), `semel.litestar`, `semel.quart`,
+  `semel.flask`, `semel.django`, or `semel.asgi` and `semel.wsgi` for any application. `Rule` and `Policy` say what is
+  protected, and how.
+- Functions and blocks: `semel.idempotent`, `semel.operation`, `semel.run`, `semel.arun`.
+- The record and your rows in one database transaction, which is exactly-once: `semel.transaction`.
+- Several steps that resume after a crash: `semel.flow`.
+- Messages that come in: `semel.inbox`. Messages to publish: `semel.outbox`.
+- Calls to another API, with one key that survives a crash: `semel.client`.
+- Rows by natural key, optimistic locking, event sequences: `semel.database`, `semel.watermark`, `semel.conditional`.
+- Tests of your service: `semel.testing`. Metrics and traces: `semel.telemetry`. Encryption: `semel.codecs.sealed`.
+- In any language, in front of a service: `semel gateway`. `semel --help` lists the other commands.
+
+Stores are opened by URL: `memory://`, `sqlite:///file.db`, `postgresql://…`, `mariadb://…`, `redis://…`.
+`semel.open_store` says more. Errors are subclasses of `SemelError`.
 """
 
 from typing import TYPE_CHECKING

@@ -42,19 +42,23 @@ class ETag:
 
     @classmethod
     def of(cls, content: bytes) -> ETag:
+        """The strong tag of these bytes: a digest."""
         return cls(hashlib.sha256(content).hexdigest()[:32])
 
     @classmethod
     def version(cls, number: int) -> ETag:
+        """The strong tag of a row with this version number."""
         return cls(f"v{number}")
 
     def __str__(self) -> str:
         return f'{"W/" if self.weak else ""}"{self.value}"'
 
     def is_strongly(self, other: ETag) -> bool:
+        """Whether both are strong and equal: the same bytes."""
         return not self.weak and not other.weak and self.value == other.value
 
     def is_weakly(self, other: ETag) -> bool:
+        """Whether both mean the same, strong or weak."""
         return self.value == other.value
 
 
@@ -165,14 +169,20 @@ def _seconds(moment: datetime) -> int:
 
 
 class Cursor(Protocol):
+    """What `execute` of a DB-API connection gives."""
+
     @property
-    def rowcount(self) -> int: ...
+    def rowcount(self) -> int:
+        """How many rows the statement changed."""
+        ...
 
 
 class Executes(Protocol):
     """A DB-API connection or cursor whose `execute` gives a cursor (sqlite3, psycopg)."""
 
-    def execute(self, sql: str, params: Any, /) -> Any: ...
+    def execute(self, sql: str, params: Any, /) -> Any:
+        """Run one statement."""
+        ...
 
 
 class AsyncExecutes(Protocol):

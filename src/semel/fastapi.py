@@ -41,7 +41,24 @@ class Application(Protocol):
 def protect(
     app: Application, *, store: AsyncStore | TransactionSource | str, **settings: Unpack[MiddlewareSettings]
 ) -> None:
-    """Add the middleware to `app` (same options), and show the key and the problems in its OpenAPI schema, if any."""
+    """Protect a FastAPI or Starlette application: add the middleware, and describe the key in the OpenAPI schema.
+
+    ```python
+    from fastapi import FastAPI
+    from semel.fastapi import protect
+
+    app = FastAPI()
+    protect(app, store="sqlite:///semel.db", identify=lambda scope: "shop")
+
+    @app.post("/payments", status_code=201)
+    def pay(amount: int) -> dict[str, int]:
+        return {"paid": amount}
+    ```
+
+    The options are those of `semel.asgi.IdempotencyMiddleware`. `protect` puts it around what is there already: add
+    your authentication after this call, so that it comes first. `@idempotent(Policy(…))` and `@idempotency_exempt` on
+    an endpoint go before `rules` and `policy`. An unknown option is an error that names the nearest right one.
+    """
     check_options(settings, MiddlewareSettings, protect)
     policy, rules = settings.get("policy", Policy()), tuple(settings.get("rules", ()))
     settings["rules"] = rules

@@ -55,7 +55,25 @@ class FlaskSettings(HttpSettings, total=False):
 
 
 class Idempotency:
-    """The extension. Without `store` the URL in `app.config["SEMEL_STORE"]` is opened."""
+    """Protects a Flask application.
+
+    ```python
+    from flask import Flask
+    from semel.flask import Idempotency
+
+    app = Flask(__name__)
+    Idempotency(app, store="sqlite:///semel.db", identify=lambda environ: "shop")
+
+    @app.post("/payments")
+    def pay():
+        return {"paid": 10}, 201
+    ```
+
+    The options are those of `semel.wsgi.IdempotencyMiddleware`. Without `store` the URL in `app.config["SEMEL_STORE"]`
+    is opened. In an application factory, make it without `app` and call `init_app`. `@idempotent(Policy(…))` and
+    `@idempotency_exempt` on a view go before `rules` and `policy`. An unknown option is an error that names the nearest
+    right one.
+    """
 
     def __init__(
         self,

@@ -79,7 +79,23 @@ class EarlyBody:
 
 
 class IdempotencyPlugin(InitPlugin, ReceiveRoutePlugin):
-    """Takes the arguments of `IdempotencyMiddleware`."""
+    """Protects a Litestar application: `Litestar(plugins=[IdempotencyPlugin(…)])`.
+
+    ```python
+    from litestar import Litestar, post
+    from semel.litestar import IdempotencyPlugin
+
+    @post("/payments")
+    async def pay() -> dict[str, int]:
+        return {"paid": 10}
+
+    plugin = IdempotencyPlugin(store="sqlite:///semel.db", identify=lambda scope: "shop")
+    app = Litestar([pay], plugins=[plugin])
+    ```
+
+    The options are those of `semel.asgi.IdempotencyMiddleware`. Your own middlewares run first, so that `identify`
+    finds whom they have authenticated. The OpenAPI schema shows the key and the problems.
+    """
 
     def __init__(self, *, store: AsyncStore | TransactionSource | str, **settings: Unpack[MiddlewareSettings]) -> None:
         check_options(settings, MiddlewareSettings, IdempotencyPlugin)

@@ -18,6 +18,8 @@ from typing import Any
 from semel.errors import StoreError
 from semel.store import AsyncStore, Store
 
+__all__ = ["AsyncPurger", "Purger"]
+
 logger = logging.getLogger("semel")
 OnPurged = Callable[[int], None]
 BETWEEN_BATCHES_S = 0.1
@@ -42,9 +44,19 @@ class PurgePace:
 
 
 class Purger:
-    """Purges `store` from a thread, between `start` and `close`, or in a `with` block.
+    """Deletes records past retention, from a thread, between `start` and `close`, or in a `with` block.
 
-    Start it in every process, after forking. `on_purged` is called with the number of records of each batch.
+    ```python
+    import semel
+    from semel.purger import Purger
+
+    store = semel.open_store("sqlite:///semel.db")
+    with Purger(store, every=60):
+        ...  # serve
+    ```
+
+    Any number of processes may purge one store. It deletes at most `batch` records at a time, and goes on at once while
+    there are more. `on_purged` is told how many.
     """
 
     def __init__(
@@ -60,6 +72,7 @@ class Purger:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
+        """Start the thread, unless it runs."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="semel-purger", daemon=True)
             self._thread.start()
@@ -89,7 +102,7 @@ class Purger:
 
 
 class AsyncPurger:
-    """The same as a task of the running event loop: `async with AsyncPurger(store): …`, for example in a lifespan."""
+    """A `Purger` as a task of the running event loop: `async with AsyncPurger(store): …`, for example in a lifespan."""
 
     def __init__(
         self,
@@ -103,10 +116,12 @@ class AsyncPurger:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
+        """Start the task, unless it runs."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
+        """Stop. A batch that is under way is cancelled: what it has not purged stays for the next time."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})

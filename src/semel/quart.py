@@ -29,7 +29,23 @@ __all__ = ["Rule", "idempotency_exempt", "idempotent", "protect"]
 
 
 def protect(app: Quart, *, store: AsyncStore | TransactionSource | str, **settings: Unpack[MiddlewareSettings]) -> None:
-    """Put the middleware (same options) in front of `app`."""
+    """Protect a Quart application: put the middleware in front of it.
+
+    ```python
+    from quart import Quart
+    from semel.quart import protect
+
+    app = Quart(__name__)
+    protect(app, store="sqlite:///semel.db", identify=lambda scope: "shop")
+
+    @app.post("/payments")
+    async def pay():
+        return {"paid": 10}, 201
+    ```
+
+    The options are those of `semel.asgi.IdempotencyMiddleware`. `@idempotent(Policy(…))` and `@idempotency_exempt` on a
+    view go before `rules` and `policy`. An unknown option is an error that names the nearest right one.
+    """
     check_options(settings, MiddlewareSettings, protect)
     middleware = QuartMiddleware(app, store, settings)
     app.asgi_app = cast(Any, middleware)  # type: ignore[method-assign]

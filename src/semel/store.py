@@ -46,6 +46,7 @@ class Filter:
                 object.__setattr__(self, field, plain_text(field, given))
 
     def matches(self, record: Record, now_ms: int) -> bool:
+        """Whether the record is one of those, at this time of the store's clock."""
         return (
             not record.past_retention(now_ms)
             and self.state in (None, seen_as(record, now_ms))
@@ -118,22 +119,54 @@ class Finding:
 
 @runtime_checkable
 class Store(Protocol):
+    """What a store is: seven calls, each of them atomic. A reply is a value; an exception is a failure.
+
+    Fronts call these for you. Call them yourself for tests and tools, or write a store of your own:
+    `semel.testing.StoreContract` has the tests that it must pass.
+    """
+
     def claim(
         self, key: Key, fingerprint: str, *, owner: str, lease_ms: int, retention_ms: int, takeover: bool
-    ) -> Claimed: ...
-    def renew(self, lease: Lease, *, lease_ms: int) -> Lease | None: ...
-    def complete(self, lease: Lease, result: Result, *, retention_ms: int, refuse_ms: int = 0) -> bool: ...
-    def release(self, lease: Lease) -> bool: ...
-    def get(self, key: Key) -> Record | None: ...
+    ) -> Claimed:
+        """Make this caller the executor of `key`, or say what the store holds for it already.
+
+        `owner` is random and names this attempt: the same owner gets its own lease again. `takeover` allows it to take
+        over a key whose lease has lapsed.
+        """
+        ...
+
+    def renew(self, lease: Lease, *, lease_ms: int) -> Lease | None:
+        """Extend the lease while the work runs. None if it belongs to another owner by now."""
+        ...
+
+    def complete(self, lease: Lease, result: Result, *, retention_ms: int, refuse_ms: int = 0) -> bool:
+        """Store the result and end the lease. False if the lease belongs to another owner, and nothing is stored then.
+
+        Completing again with the same owner is true, and keeps the first result.
+        """
+        ...
+
+    def release(self, lease: Lease) -> bool:
+        """Give the key back, because nothing was done. False if another owner holds it, or it has a result."""
+        ...
+
+    def get(self, key: Key) -> Record | None:
+        """The record of a key; None if there is none, or it is past retention."""
+        ...
+
     def purge(self, *, limit: int) -> int:
         """Forget up to `limit` records past retention, or results of keys that are only refused; says how many."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the connections. Call it when nothing uses the store any more."""
+        ...
 
 
 @runtime_checkable
 class AsyncStore(Protocol):
+    """The same for tasks: every call of `Store`, with `await`."""
+
     async def claim(
         self, key: Key, fingerprint: str, *, owner: str, lease_ms: int, retention_ms: int, takeover: bool
     ) -> Claimed: ...
@@ -154,11 +187,15 @@ class TransactionSource(Protocol):
 
     in_transactions: bool
 
-    def request(self) -> Any: ...
+    def request(self) -> Any:
+        """A store for one request, which is a transaction of its own."""
+        ...
 
 
 @runtime_checkable
 class Watchable(Protocol):
+    """A store that wakes a caller who waits for the end of another one's work."""
+
     def wait(self, key: Key, *, owner: str, timeout_ms: int) -> bool:
         """Sleep until `owner` no longer holds `key` in progress; False when the time ran out first. May wake early."""
         ...
@@ -166,6 +203,8 @@ class Watchable(Protocol):
 
 @runtime_checkable
 class AsyncWatchable(Protocol):
+    """The same for tasks."""
+
     async def wait(self, key: Key, *, owner: str, timeout_ms: int) -> bool: ...
 
 
@@ -184,11 +223,15 @@ class Doubting(Protocol):
 
 @runtime_checkable
 class AsyncDoubting(Protocol):
+    """The same for tasks."""
+
     async def doubts(self, before: frozenset[str] | None) -> frozenset[str]: ...
 
 
 @runtime_checkable
 class Inspectable(Protocol):
+    """A store that lists and counts its records."""
+
     def scan(self, filter: Filter = ..., *, cursor: str | None = None, limit: int = 100) -> Page:
         """Records that match, each once, in the store's own order.
 
@@ -196,17 +239,23 @@ class Inspectable(Protocol):
         """
         ...
 
-    def counts(self) -> Counts: ...
+    def counts(self) -> Counts:
+        """How many records there are, by state."""
+        ...
 
 
 @runtime_checkable
 class AsyncInspectable(Protocol):
+    """The same for tasks."""
+
     async def scan(self, filter: Filter = ..., *, cursor: str | None = None, limit: int = 100) -> Page: ...
     async def counts(self) -> Counts: ...
 
 
 @runtime_checkable
 class Resolvable(Protocol):
+    """A store in which an operator or a reconciler can end an unknown outcome."""
+
     def resolve(self, seen: Record, result: Result | None, *, retention_ms: int) -> bool:
         """End the unknown outcome of the record `seen`: with its result, or None because nothing was done.
 
@@ -217,11 +266,15 @@ class Resolvable(Protocol):
 
 @runtime_checkable
 class AsyncResolvable(Protocol):
+    """The same for tasks."""
+
     async def resolve(self, seen: Record, result: Result | None, *, retention_ms: int) -> bool: ...
 
 
 @runtime_checkable
 class Removable(Protocol):
+    """A store in which an operator can delete a record, or end its retention."""
+
     def remove(self, seen: Record) -> bool:
         """Delete the finished or lapsed record `seen`: a repeat is a first call after that.
 
@@ -239,12 +292,16 @@ class Removable(Protocol):
 
 @runtime_checkable
 class AsyncRemovable(Protocol):
+    """The same for tasks."""
+
     async def remove(self, seen: Record) -> bool: ...
     async def expire(self, seen: Record) -> bool: ...
 
 
 @runtime_checkable
 class Migratable(Protocol):
+    """A store with tables that must be made before it is used."""
+
     def migrations(self) -> Sequence[Migration]:
         """All migrations that this version knows, oldest first; their statements are what `migrate` runs."""
         ...
@@ -256,7 +313,12 @@ class Migratable(Protocol):
 
 @runtime_checkable
 class AsyncMigratable(Protocol):
-    def migrations(self) -> Sequence[Migration]: ...
+    """The same for tasks."""
+
+    def migrations(self) -> Sequence[Migration]:
+        """As `Migratable.migrations`."""
+        ...
+
     async def migrate(self) -> Sequence[int]: ...
 
 
@@ -271,20 +333,27 @@ class AttemptCounting(Protocol):
 
 @runtime_checkable
 class AsyncAttemptCounting(Protocol):
+    """The same for tasks."""
+
     async def count_attempt(self, key: Key, error: str, *, retention_ms: int) -> int: ...
 
 
 @runtime_checkable
 class Outboxed(Protocol):
-    """A store with an outbox: it answers the calls of `semel.core.outbox`, but for `AddMessage`, which belongs into
-    the caller's own transaction.
+    """A store with an outbox: it answers the calls of `semel.core.outbox`.
+
+    It does not answer `AddMessage`, which belongs into the caller's own transaction.
     """
 
-    def outbox(self, call: Effect[T]) -> T: ...
+    def outbox(self, call: Effect[T]) -> T:
+        """Answer one call."""
+        ...
 
 
 @runtime_checkable
 class AsyncOutboxed(Protocol):
+    """The same for tasks, which can also wait for messages."""
+
     async def outbox(self, call: Effect[T]) -> T: ...
     async def wait_for_messages(self, timeout_ms: int) -> None:
         """Sleep until a message may have been added, at most `timeout_ms`. May wake early, or too late."""
@@ -293,6 +362,8 @@ class AsyncOutboxed(Protocol):
 
 @runtime_checkable
 class Examinable(Protocol):
+    """A store that `semel doctor` can examine."""
+
     def examine(self) -> Sequence[Finding]:
         """Look at the server and its settings, and report what the store can promise with them. Changes nothing."""
         ...

@@ -82,6 +82,7 @@ class Watermark:
         return run(self._connection, lambda dialect: self._advance(source, sequence, dialect), together=True)
 
     async def aadvance(self, source: str, sequence: int) -> bool:
+        """`advance` for a connection of tasks."""
         return await arun(self._connection, lambda dialect: self._advance(source, sequence, dialect), together=True)
 
     def position(self, source: str) -> int:
@@ -89,6 +90,7 @@ class Watermark:
         return run(self._connection, lambda _: self._position(source))
 
     async def aposition(self, source: str) -> int:
+        """`position` for a connection of tasks."""
         return await arun(self._connection, lambda _: self._position(source))
 
     def create(self) -> None:
@@ -100,6 +102,7 @@ class Watermark:
         run(self._connection, _create)
 
     async def acreate(self) -> None:
+        """`create` for a connection of tasks."""
         await arun(self._connection, _create)
 
     def _position(self, source: str) -> Plan[int]:

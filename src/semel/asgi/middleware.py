@@ -46,10 +46,31 @@ class MiddlewareSettings(HttpSettings, total=False):
 
 
 class IdempotencyMiddleware:
-    """Makes retries of the wrapped application's unsafe methods safe.
+    """Makes retries of an ASGI application's unsafe methods safe.
 
-    `store` is an async store or a URL; `policy` applies where no rule does; `identify` maps a request's scope to a
-    tenant. `secret` keys the stored fingerprints and the links of accepted operations: give the same to every process.
+    ```python
+    from semel.asgi import IdempotencyMiddleware
+
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 201, "headers": []})
+        await send({"type": "http.response.body", "body": b"paid"})
+
+    app = IdempotencyMiddleware(app, store="sqlite:///semel.db", identify=lambda scope: "shop")
+    ```
+
+    The first request with a key runs, and its answer is stored before it is sent. A repeat gets the same status,
+    headers and body. Another request under the same key is refused with 422, a repeat while the first one runs with
+    409. If the store cannot be reached nothing runs, and the answer is 503.
+
+    - `store` is an async store, a URL, or an `AsyncTransactionStore` for exactly-once.
+    - `policy` applies where no rule of `rules` does.
+    - `identify` maps a request's scope to the name of its caller, who alone gets the answer. Put the middleware behind
+      your authentication, so that the caller is known. Without it, callers are told apart by the authenticated
+      user, else by their `Authorization`.
+    - `publish` is the path at which callers find what is protected; None publishes nothing.
+    - `secret` keys the stored fingerprints and the links of accepted operations: give the same to every process.
+    - `on_event` is told what happens: see `semel.telemetry`.
+    - `quota_storage` is where `Policy.quota` counts; `waiters_max` is how many repeats may wait in a process.
     """
 
     def __init__(
@@ -152,6 +173,7 @@ class IdempotencyMiddleware:
 
     @property
     def store(self) -> AsyncStore:
+        """The store, as it was given or opened."""
         return self.host.store
 
     async def close(self) -> None:

@@ -106,10 +106,24 @@ class ResumedIntent(Intent):
 
 
 class Journal:
-    """`Journal("sqlite:///journal.db")` outlives crashes; `Journal("memory://")` lasts as long as the process.
+    """Keeps one durable key for each operation that you ask another service for, and its answer.
 
-    With `seal=Seal(keys)` of `semel.codecs.sealed` the file has requests, answers and errors sealed. The names, the
-    keys, the states and the times stay readable.
+    ```python
+    from datetime import timedelta
+    from semel.client import Journal
+
+    journal = Journal("sqlite:///journal.db")
+    intent = journal.intent("pay:order:42", max_age=timedelta(hours=23))
+    # with httpx and IdempotentTransport: client.post(url, json=…, extensions={"semel": intent})
+    journal.close()
+    ```
+
+    A process that dies and starts again sends the request again under the same key. After an answer has come, it gets
+    the stored one. Where sending again could do the work twice, it gets `Indeterminate` instead.
+
+    `sqlite:///journal.db` outlives crashes; `memory://` lasts as long as the process. `namespace` separates programs
+    that share a file. With `seal=Seal(keys)` of `semel.codecs.sealed` the file has requests, answers and errors sealed.
+    The names, the keys, the states and the times stay readable.
     """
 
     def __init__(self, url: str, *, namespace: str = "", seal: Seal | None = None) -> None:

@@ -30,6 +30,8 @@ from semel.core.retries import CallAnswer
 from semel.errors import Misuse
 from semel.runtime.listener import OnEvent, ignore
 
+__all__ = ["IdempotentPoolManager"]
+
 ERRORS = LibraryErrors(
     unreached=(NewConnectionError, ConnectTimeoutError, ProxyError),
     unsendable=(LocationValueError,),

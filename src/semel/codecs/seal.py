@@ -37,6 +37,7 @@ class Seal:
         _aes(b"\0" * KEY_SIZE)  # says at start-up that the extra is missing
 
     def seal(self, origin: Origin, result: Result) -> Result:
+        """Seal a result, so that it opens for the record of this origin alone."""
         name = self._seals_with
         salt, nonce = os.urandom(SALT_SIZE), os.urandom(NONCE_SIZE)
         plain = _frame(result.format.encode()) + result.payload
@@ -84,9 +85,11 @@ class Seal:
         return result.format == FORMAT and _field(result.payload, 0)[0] == self._seals_with
 
     def opened(self, record: Record) -> Record:
+        """The record with its result opened. Raises `RecordUnreadable` if it does not open."""
         return record if record.result is None else replace(record, result=self.open(Origin.of(record), record.result))
 
     def claimed(self, claimed: Claimed) -> Claimed:
+        """The reply to a claim, with the stored result opened."""
         return replace(claimed, record=self.opened(claimed.record)) if isinstance(claimed, Occupied) else claimed
 
     def page(self, page: Page) -> Page:

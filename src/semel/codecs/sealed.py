@@ -83,9 +83,21 @@ def _refuse_transactions(store: object) -> None:
 
 
 class Sealed:
-    """A store whose results are sealed. It has the abilities that the store within has, and no others.
+    """A store whose results are encrypted, with AES-GCM, and bound to their key. Needs `semel[sealed]`.
 
-    `seal` is for what writes results beside it: `semel.transaction.within(connection, seal=store.seal)`.
+    ```python
+    import secrets
+    import semel
+    from semel.codecs.sealed import Sealed
+
+    keys = {"2026-11": secrets.token_bytes(32)}  # from your secret manager: the same for every process
+    store = Sealed(semel.open_store("sqlite:///semel.db"), keys=keys)
+    ```
+
+    The first of `keys` seals, and every one of them opens: put a new key first, and remove the old one after retention.
+    `allow_plain` also reads what was stored before sealing. The sealed store has the abilities that the store within
+    has, and no others. `seal` is for what writes results beside it: `semel.transaction.within(connection,
+    seal=store.seal)`.
     """
 
     def __init__(self, store: Store, *, keys: Mapping[str, bytes], allow_plain: bool = False) -> None:
@@ -153,7 +165,7 @@ class Sealed:
 
 
 class AsyncSealed:
-    """The same around an async store, line by line: only `await` differs."""
+    """A `Sealed` store for tasks, around an async store."""
 
     def __init__(self, store: AsyncStore, *, keys: Mapping[str, bytes], allow_plain: bool = False) -> None:
         _refuse_transactions(store)

@@ -149,6 +149,7 @@ class Result(Struct, frozen=True, gc=False):
 
     @property
     def state(self) -> State:
+        """The state of a record with this result."""
         return State.SUCCEEDED if self.ok else State.FAILED
 
 
@@ -189,6 +190,7 @@ class Record(Struct, frozen=True, gc=False):
         return Lease(self.key, self.owner, self.attempt, self.lease_until_ms)
 
     def in_progress(self) -> bool:
+        """Whether there is no result yet. `lapsed` tells whether its lease has run out."""
         return self.state is State.IN_PROGRESS
 
     def lapsed(self, now_ms: int) -> bool:

@@ -15,7 +15,17 @@ PARAMETER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)(:path)?\}")
 
 @dataclass(frozen=True)
 class Rule:
-    """`Rule("POST /payments/{id}/capture", policy=Policy(required=True))`.
+    """Which policy applies to which requests. Rules are tried in order, and the first one that matches wins.
+
+    ```python
+    from semel import Policy, Rule
+
+    rules = [
+        Rule("POST /payments/{id}/capture", policy=Policy(required=True)),
+        Rule("POST,PUT /orders/", policy=Policy(in_flight="wait")),  # everything below /orders/
+        Rule("/webhooks/", policy=None),  # not protected
+    ]
+    ```
 
     A path that ends with a slash covers everything below it; `{name}` is one segment and `{name:path}` any number of
     them. Without a method the rule covers all methods that its policy protects. `policy=None` exempts.
@@ -51,6 +61,7 @@ class Rule:
         object.__setattr__(self, "_literal", None if below or "{" in path else path)
 
     def covers(self, method: str, path: str) -> bool:
+        """Whether the rule is about this method and path."""
         return (self._methods is None or method in self._methods) and self._path.fullmatch(path) is not None
 
     def may_cover(self, method: str, path: str) -> bool:

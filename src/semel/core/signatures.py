@@ -72,6 +72,7 @@ class StandardWebhooks:
         }
 
     def find_flaw(self, headers: Mapping[str, str], body: bytes, *, now_ms: int) -> SignatureFlaw | None:
+        """Why the request is not from the sender; None if its signature is right and its time is near."""
         message_id, timestamp = headers.get(self.ID, ""), headers.get(self.TIMESTAMP, "")
         listed = headers.get(self.SIGNATURE, "").split()
         if not listed:
@@ -99,6 +100,7 @@ class StripeSignature:
         self._tolerance_ms = _read_tolerance(tolerance)
 
     def find_flaw(self, headers: Mapping[str, str], body: bytes, *, now_ms: int) -> SignatureFlaw | None:
+        """Why the request is not from Stripe; None if its signature is right and its time is near."""
         if not (header := headers.get(self.SIGNATURE, "")):
             return SignatureFlaw.UNSIGNED
         parts = [each.strip().partition("=")[::2] for each in header.split(",")]
@@ -129,6 +131,7 @@ class GithubSignature:
         self._keys = _read_secrets(secrets, str.encode)
 
     def find_flaw(self, headers: Mapping[str, str], body: bytes, *, now_ms: int) -> SignatureFlaw | None:
+        """Why the request is not from GitHub; None if its signature is right."""
         if not (header := headers.get(self.SIGNATURE, "")):
             return SignatureFlaw.UNSIGNED
         algorithm, _, given = header.partition("=")

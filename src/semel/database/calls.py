@@ -28,6 +28,7 @@ def insert_or_get(
 async def ainsert_or_get(
     connection: object, table: AnyTable, values: Mapping[str, object], *, on: str | Iterable[str]
 ) -> tuple[Row, bool]:
+    """`insert_or_get` for tasks."""
     return await arun(connection, lambda dialect: rows.insert_or_get(table_of(table, dialect), values, on))
 
 
@@ -55,6 +56,7 @@ async def aupdate_if(
     values: Mapping[str, object],
     version_column: str = "version",
 ) -> Row | Stale:
+    """`update_if` for tasks."""
     return await arun(
         connection, lambda dialect: rows.update_if(table_of(table, dialect), where, version, values, version_column)
     )
@@ -87,6 +89,7 @@ async def aupdate(
     version_column: str = "version",
     tries_max: int = TRIES_MAX,
 ) -> Row | Stale:
+    """`update` for tasks."""
     return await arun(
         connection, lambda dialect: rows.update(table_of(table, dialect), where, change, version_column, tries_max)
     )
@@ -126,6 +129,7 @@ async def aappend(
     stream_column: str = "aggregate_id",
     sequence_column: str = "sequence",
 ) -> int:
+    """`append` for tasks."""
     return await arun(
         connection,
         lambda dialect: sequences.append(

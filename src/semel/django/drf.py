@@ -23,6 +23,8 @@ from django.urls import ResolverMatch
 from semel.django.exchange import ATTRIBUTE, DjangoExchange
 from semel.http.invalid import frames_of, is_in, tell_invalid
 
+__all__ = ["IdempotentMixin"]
+
 MISSING = object()
 OWN_OR_DRF = ("semel.", "rest_framework.")
 TAKING_EFFECT = frozenset({"perform_create", "perform_update", "perform_destroy"})
@@ -47,6 +49,7 @@ class IdempotentMixin:
             raise TypeError(f"{cls.__name__}: IdempotentMixin must stand before {first.__name__}, or no key is claimed")
 
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        """Django REST framework calls this when it has authenticated the caller and before the view runs."""
         super().initial(request, *args, **kwargs)  # type: ignore[misc]
         exchange: Any = getattr(request._request, ATTRIBUTE, MISSING)
         if exchange is MISSING:
@@ -74,6 +77,7 @@ class IdempotentMixin:
         return True
 
     def handle_exception(self, exc: Exception) -> HttpResponse:
+        """Django REST framework calls this for what the view raised."""
         if isinstance(exc, AlreadyAnswered):
             return exc.response
         if _is_before_the_view(exc):

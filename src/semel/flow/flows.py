@@ -58,11 +58,27 @@ class AnyFlow(Generic[In, R, H, M]):
 
 
 class Flow(AnyFlow[In, R, Host, AbstractContextManager[object]]):
-    """An operation of several steps, for threads. Make one for each kind of operation, and keep its name.
+    """An operation of several steps, for threads: each step is recorded, and a crash resumes at the next one.
 
-    `input` is the type of what a flow is given, `returns` of what its last step returns, which is the flow's result.
-    `final_errors` are answers: a step that raises one makes the flow go back, and every repeat gets the same error.
-    `transaction` opens a transaction and commits it at its end, and gives its connection, for steps of kind `tx`.
+    ```python
+    from semel.flow import Flow, keyed
+
+    def charge(op):
+        return f"charge {op.step_key}"  # the payment service deduplicates by this key
+
+    def ship(op):
+        return f"shipped {op.input}"
+
+    checkout = Flow(
+        "checkout", [keyed("charge", charge), keyed("ship", ship)], store="sqlite:///semel.db", input=str, returns=str
+    )
+    assert checkout.run("order-1", "book") == "shipped book"
+    ```
+
+    Make one for each kind of operation, and keep its name. `input` is the type of what a flow is given, `returns` of
+    what its last step returns, which is the flow's result. `final_errors` are answers: a step that raises one makes the
+    flow go back, and every repeat gets the same error. `transaction` opens a transaction, gives its connection, and
+    commits it at its end, for steps of kind `tx`.
     """
 
     _asynchronous = False
@@ -93,7 +109,7 @@ class Flow(AnyFlow[In, R, Host, AbstractContextManager[object]]):
 
 
 class AsyncFlow(AnyFlow[In, R, AsyncHost, AbstractAsyncContextManager[object]]):
-    """The same for tasks: the steps are coroutine functions, `transaction` gives async context managers."""
+    """A `Flow` for tasks: its steps are coroutine functions, `transaction` gives async context managers."""
 
     _asynchronous = True
     _host_of = staticmethod(async_host_of)

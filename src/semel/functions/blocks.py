@@ -52,9 +52,24 @@ def operation(
 ) -> Block[Any]:
     """A block whose work takes effect once for each key: `with` a store, `async with` an async store or any URL.
 
+    ```python
+    import semel
+
+    store = semel.open_store("sqlite:///semel.db")
+
+    def pay(order: str, amount: int) -> object:
+        with semel.operation(order, scope="pay", fingerprint=amount, store=store) as op:
+            if op.replayed:
+                return op.result
+            op.result = {"paid": amount}
+        return op.result
+
+    assert pay("order-1", 10) == pay("order-1", 10)
+    ```
+
     `scope` says what is done: it separates blocks that are given the same keys. `fingerprint` is any data that
     identifies the call: a repeat with another one is refused. `returns` is the type of `op.result` where that is more
-    than plain data.
+    than plain data. Leaving the block without checking `op.replayed` raises `Misuse`, even on the first call.
     """
     check_options(options, Options, operation)
     return Block(block_key(key, tenant, scope), fingerprint, store, CallSettings[Any].of(returns, options))

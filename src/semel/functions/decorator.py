@@ -30,10 +30,25 @@ def idempotent(
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make a function take effect once for each key, sync or async; every repeat gets the first result.
 
+    ```python
+    import semel
+
+    @semel.idempotent(store="sqlite:///semel.db", key="order")
+    def pay(order: str, amount: int) -> str:
+        return f"{amount} paid for {order}"
+
+    pay("order-1", 10)  # runs
+    pay("order-1", 10)  # gets the stored result
+    ```
+
     `key`, `tenant` and `fingerprint` are paths into the arguments (`"cmd.payment_intent_id"`) or functions of them. By
     default the fingerprint is all arguments, `scope` is the function's full name, and `returns` is its return
     annotation. Give `scope` to a function that may be moved or renamed. HTTP endpoints need another `idempotent`, that
     of `semel.asgi`, `semel.flask` or `semel.django`.
+
+    A repeat with another fingerprint raises `KeyReused`, one that comes while the first call runs `InProgress`, and one
+    after a crash `OutcomeUnknown`, by default. An error of the function that is not among `final_errors` leaves the
+    outcome unknown.
     """
     check_options(options, Options, idempotent)
 
@@ -68,7 +83,16 @@ def run(
     returns: object = ANNOTATED,
     **options: Unpack[Options],
 ) -> R:
-    """Call `function(*args)` once for `key`; a repeat with other arguments is refused.
+    """Call `function(*args)` once for `key`; a repeat gets its result, and one with other arguments is refused.
+
+    ```python
+    import semel
+
+    def refund(amount: int) -> str:
+        return f"{amount} paid back"
+
+    semel.run("order-1", refund, 10, store="sqlite:///semel.db")
+    ```
 
     Arguments that must be named go into a `functools.partial`, which then needs a `scope`.
     """
@@ -89,7 +113,7 @@ async def arun(
     returns: object = ANNOTATED,
     **options: Unpack[Options],
 ) -> R:
-    """The same for a coroutine function, with an async store or a URL."""
+    """`run` for a coroutine function, with an async store or a URL."""
     check_options(options, Options, arun)
     if not is_async(function):
         raise TypeError("arun() is for coroutine functions: call semel.run(…) for this one")

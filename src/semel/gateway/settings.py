@@ -97,6 +97,7 @@ class GatewaySettings:
 
     @property
     def upstream_host(self) -> bytes:
+        """Host and port of the service, as its `Host` header names them."""
         return urlsplit(self.upstream).netloc.encode()
 
 

@@ -67,7 +67,19 @@ class Marked:
 
 
 def idempotent(policy: Policy = Policy(required=True)) -> Callable[[F], F]:
-    """Protect this endpoint under `policy`, by default with a required key."""
+    """Protect this endpoint under `policy`, by default with a required key.
+
+    ```python
+    from semel import Policy
+    from semel.fastapi import idempotent
+
+    @idempotent(Policy(required=True, in_flight="wait"))
+    def capture(payment: str) -> None: ...
+    ```
+
+    The mark only works behind a middleware of semel, which finds it by the framework's routes. Functions that are no
+    endpoints need another decorator: `semel.idempotent`.
+    """
     if not isinstance(policy, Policy):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError("write @idempotent() or @idempotent(Policy(…))")
     if policy.guarantee == "exactly-once":

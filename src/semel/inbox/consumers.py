@@ -111,7 +111,7 @@ class Consumer(ConsumerFace):
 
 
 class AsyncConsumer(ConsumerFace):
-    """The same for tasks."""
+    """For tasks: `AsyncInbox.consumer(fn)` makes it. Await it with a delivery; it gives a `Verdict`."""
 
     def __init__(self, tries: AsyncTransactionTries[Any] | AsyncLeasedTries, settings: ConsumerSettings) -> None:
         super().__init__(settings)

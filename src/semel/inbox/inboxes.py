@@ -77,7 +77,22 @@ class AnyInbox:
 
 
 class Inbox(AnyInbox):
-    """For threads.
+    """Handles each message once, however often it is delivered. For threads.
+
+    ```python
+    from semel.inbox import Delivery, Inbox
+
+    sent = []
+
+    def send_mail(delivery: Delivery) -> None:
+        sent.append(delivery.payload)
+
+    inbox = Inbox("mailer", store="sqlite:///semel.db")
+    consumer = inbox.consumer(send_mail)
+    for _ in range(2):  # a broker may deliver a message again
+        consumer(Delivery(b"hello", id="message-1"))
+    assert sent == [b"hello"]
+    ```
 
     `handler` names what is done with the messages: two inboxes with different names each handle a message once.
     `store` is needed for messages that are handled under a lease, without `begin=`.
@@ -135,7 +150,7 @@ class Inbox(AnyInbox):
 
 
 class AsyncInbox(AnyInbox):
-    """The same for tasks: `async with inbox.receive(…)`, and coroutine functions as handlers."""
+    """An `Inbox` for tasks: `async with inbox.receive(…)`, and coroutine functions as handlers."""
 
     def __init__(
         self, handler: str, *, store: Store | AsyncStore | str | None = None, **options: Unpack[InboxOptions]

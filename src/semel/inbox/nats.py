@@ -32,6 +32,8 @@ from semel.inbox.worker import (
     reason_headers,
 )
 
+__all__ = ["NatsConsumer"]
+
 Connect = Callable[[], Awaitable[Client]]
 NATIVE_ID, CONTENT_TYPE, STATUS = "Nats-Msg-Id", "content-type", "Status"
 NOT_IN_A_NAME = re.compile(r"[\s.*>/\\]")

@@ -25,6 +25,8 @@ from semel.inbox.worker import (
     reason_headers,
 )
 
+__all__ = ["DeadLetterExchange", "RabbitmqConsumer"]
+
 T = TypeVar("T")
 Connect = Callable[[], Awaitable[AbstractConnection]]
 ROUTING_HEADERS = frozenset(("CC", "BCC"))

@@ -32,6 +32,8 @@ from semel.inbox.worker import (
     reason_headers,
 )
 
+__all__ = ["RedisConsumer"]
+
 PAYLOAD, CONTENT_TYPE, ID = b"payload", b"content-type", b"semel-id"
 Entry = tuple[bytes, Mapping[bytes, bytes]]
 Connect = Callable[[], Awaitable["Redis"]]

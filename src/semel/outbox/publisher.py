@@ -32,6 +32,8 @@ BUILT_IN: dict[str, tuple[str, str]] = {  # scheme: (module, extra)
 
 @runtime_checkable
 class Publisher(Protocol):
+    """What publishes the messages of an outbox to one broker. `open_publisher(url)` gives one."""
+
     async def publish(self, message: Message) -> None:
         """Return only after the broker confirmed the message. Many tasks may call it at once.
 
@@ -61,7 +63,11 @@ Open = Callable[[BrokerUrl], Publisher]
 
 
 def open_publisher(url: str) -> Publisher:
-    """Open the publisher that `url` names. It connects on first use."""
+    """Open the publisher that `url` names, for a `Relay`. It connects on first use.
+
+    There are `amqp://`, `nats://`, `redis://`, `http://`, `sqs://`, `sns://` and `kafka://`, each with an extra, and
+    those that packages register in the entry point group `semel.publishers`. A misspelt option is an error.
+    """
     parsed = BrokerUrl.parse(url)
     publisher = _find_open(parsed)(parsed)
     parsed.finish()

@@ -75,6 +75,7 @@ class Block(Generic[R]):
 
     @property
     def operation(self) -> BlockOperation[R]:
+        """The operation, once the block is entered."""
         if self._operation is None:
             raise Misuse(f"the block was not entered: write `with {self.made_by} as op`")
         return self._operation

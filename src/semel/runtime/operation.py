@@ -17,7 +17,25 @@ R = TypeVar("R")
 
 
 class Operation:
-    """The current operation, for the work that runs in it."""
+    """The operation that is running: what your code may know about it, and what it may say.
+
+    `semel.current_operation()` gives it, everywhere below a protected endpoint, function, block or message handler.
+
+    ```python
+    import semel
+
+    def charge(amount: int) -> None:
+        operation = semel.current_operation()
+        if operation is not None:
+            print("Idempotency-Key:", operation.derive("charge"))  # give this to the payment service
+
+    @semel.idempotent(store="memory://", key="order")
+    def pay(order: str, amount: int) -> None:
+        charge(amount)
+
+    pay("order-1", 10)
+    ```
+    """
 
     __slots__ = (
         "_kept",
@@ -45,6 +63,7 @@ class Operation:
 
     @property
     def tenant(self) -> str:
+        """The caller whose operation this is, as `identify=` or `tenant=` named it."""
         return self.key.tenant
 
     @property
@@ -123,6 +142,10 @@ class BlockOperation(Operation, Generic[R]):
 
     @property
     def result(self) -> R:
+        """The result of the block: the stored one if it is replayed, else what the block has set.
+
+        Reading it before it was set, and setting it in a replayed block, raise `Misuse`.
+        """
         if isinstance(self._result, NoResult):
             raise Misuse("op.result is read before it was set: this block runs the work, so set it first")
         return self._result
@@ -138,6 +161,7 @@ class BlockOperation(Operation, Generic[R]):
 
     @property
     def has_result(self) -> bool:
+        """Whether there is a result: a stored one, or one that the block has set."""
         return not isinstance(self._result, NoResult)
 
     def replay(self, result: R) -> None:

@@ -42,12 +42,28 @@ class Opener(Protocol):
 
 
 def open_store(url: str, *, clock: Clock | None = None) -> Store:
-    """Open the store that `url` names. It connects on first use, in each process that uses it."""
+    """Open the store that `url` names. It connects on first use, in each process that uses it.
+
+    ```python
+    import semel
+
+    store = semel.open_store("sqlite:///payments.db")
+    assert store.get(semel.Key(tenant="shop", scope="POST /payments", name="order-1")) is None
+    store.close()
+    ```
+
+    The store may be shared by threads. A misspelt option of the URL is an error. A server's driver is an extra:
+    `pip install 'semel[postgres]'`, and the error says so if it is missing. `clock` gives the time instead of the
+    store's own clock, for tests.
+    """
     return _open(url, lambda opener, parsed: opener.open_store(parsed, clock))
 
 
 def open_async_store(url: str, *, clock: Clock | None = None) -> AsyncStore:
-    """The same for `async` code. It connects on first use, in each process and event loop that uses it."""
+    """Open the same store for `async` code: it may be shared by tasks, and its calls are awaited.
+
+    It connects on first use, in each process and event loop that uses it. `open_store` says more.
+    """
     return _open(url, lambda opener, parsed: opener.open_async_store(parsed, clock))
 
 

@@ -28,7 +28,10 @@ class LogListener:
 
 
 class Listeners:
-    """Calls several listeners. If one fails, that is logged, and the others are still called."""
+    """Several listeners as one: `on_event=Listeners(PrometheusListener(), LogListener())`.
+
+    If one fails, that is logged, and the others are still called.
+    """
 
     def __init__(self, *listeners: OnEvent) -> None:
         self._listeners = listeners
@@ -42,6 +45,7 @@ class Listeners:
                 logger.exception("the listener %r failed on %s", listener, event.kind.value)
 
     def called(self, call: str, outcome: str, seconds: float) -> None:
+        """Tell the listeners that care how long a call on the store took."""
         for listener in self._of_calls:
             try:
                 listener.called(call, outcome, seconds)

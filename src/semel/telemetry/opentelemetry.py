@@ -24,6 +24,8 @@ from semel.telemetry.attempts import Attempts
 from semel.telemetry.census import STATES, Census, OutboxCensus
 from semel.telemetry.operations import OTHER, Operations, check_origins
 
+__all__ = ["OpenTelemetryListener", "observe_outbox", "observe_records"]
+
 
 class CallMeters:
     """The metrics of callers."""
@@ -118,6 +120,7 @@ class OpenTelemetryListener:
             _describe(span, event)
 
     def called(self, call: str, outcome: str, seconds: float) -> None:
+        """Record how long a call on the store took."""
         self._calls.record(seconds, {"semel.store.call": call, "semel.outcome": outcome})
 
     def _count(self, event: Event) -> None:

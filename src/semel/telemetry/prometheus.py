@@ -23,6 +23,8 @@ from semel.telemetry.attempts import Attempts
 from semel.telemetry.census import STATES, Census, OutboxCensus
 from semel.telemetry.operations import OTHER, Operations, check_origins
 
+__all__ = ["OutboxCollector", "PrometheusListener", "RecordsCollector"]
+
 CALL_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 WORK_BUCKETS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 WHERE = ("front", "operation")
@@ -188,6 +190,7 @@ class PrometheusListener:
             metrics.saved.labels(*where).inc(max(0, event.ran_ms) / 1000)
 
     def called(self, call: str, outcome: str, seconds: float) -> None:
+        """Observe how long a call on the store took."""
         self._metrics.calls_of(call, outcome, self._front).observe(seconds)
 
 

@@ -33,7 +33,26 @@ def assert_idempotent(
     header: str = "Idempotency-Key",
     new_key: Callable[[], str] = lambda: str(uuid4()),
 ) -> None:
-    """Fail unless repeats of this request are safe.
+    """Fail unless repeats of this request are safe: one after the other, all at once, changed, and by another caller.
+
+    ```python
+    from fastapi import FastAPI
+    from fastapi.testclient import TestClient
+    from semel.fastapi import protect
+    from semel.testing import assert_idempotent
+
+    payments = []
+    app = FastAPI()
+    protect(app, store="memory://", identify=lambda scope: "shop")
+
+    @app.post("/payments", status_code=201)
+    def pay(amount: int) -> dict[str, int]:
+        payments.append(amount)
+        return {"payment": len(payments)}
+
+    with TestClient(app) as client:
+        assert_idempotent(client, "POST", "/payments?amount=10", effects=lambda: len(payments), parallel=0)
+    ```
 
     `effects` counts what the request does (rows, mails, charges): without it a service that works twice and answers
     alike cannot be told from one that works once. `other_identity` are headers of another caller, which must not get
@@ -72,7 +91,7 @@ async def aassert_idempotent(
     header: str = "Idempotency-Key",
     new_key: Callable[[], str] = lambda: str(uuid4()),
 ) -> None:
-    """The same, line by line but for `await`, for `httpx.AsyncClient` and Django's `AsyncClient`."""
+    """`assert_idempotent` for `httpx.AsyncClient` and Django's `AsyncClient`: the same checks, with `await`."""
     if not is_async(client):
         raise TypeError(f"a {type(client).__name__} blocks: ask it with assert_idempotent(client, …), without await")
     request = _request(method, url, json, content, headers, changed, header, new_key, other_identity)

@@ -22,4 +22,5 @@ class ManualClock:
         return self.now_ms
 
     def advance(self, by_ms: int) -> None:
+        """Let so many milliseconds pass."""
         self.now_ms += by_ms

@@ -27,7 +27,10 @@ class Killed(BaseException):
 
 
 class CrashPoints:
-    """Undone at the end of the test."""
+    """Kills the process right before, or right after, a function that you name. Undone at the end of the test.
+
+    The fixture `crash` of the pytest plugin gives one: `crash.after("shop.payments.charge")`.
+    """
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._patch = patch

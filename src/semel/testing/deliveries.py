@@ -38,7 +38,7 @@ def assert_handled_once(
 async def aassert_handled_once(
     consumer: AsyncConsumer, deliveries: Sequence[Delivery], *, effects: Effects | None = None, copies: int = 2
 ) -> list[Verdict]:
-    """The same from tasks of the running loop."""
+    """`assert_handled_once` for an `AsyncConsumer`, from tasks of the running loop."""
     copied = _copied(deliveries, copies)
     verdicts = list(await asyncio.gather(*(_adeliver(consumer, delivery) for delivery in copied)))
     _check(copied, verdicts, effects)

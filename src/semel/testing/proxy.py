@@ -104,6 +104,7 @@ class FaultProxy:
 
     @property
     def url(self) -> str:
+        """The server's URL by way of the proxy."""
         user, at, _ = self._parts.netloc.rpartition("@")
         return self._parts._replace(netloc=f"{user}{at}127.0.0.1:{self.port}").geturl()
 
@@ -181,12 +182,15 @@ class FaultProxy:
             self._open.discard(connection)
 
     def fault_for(self, exchange: ProxyExchange) -> Injection | None:
+        """The first fault that is meant for this exchange; None if none is."""
         return next((injection for injection in self._injections if injection.takes(exchange)), None)
 
     async def passing(self) -> None:
+        """Wait while exchanges are held back."""
         await self._passing.wait()
 
     async def held(self) -> None:
+        """Wait until an exchange is held back."""
         await self._held.wait()
 
 

@@ -164,8 +164,32 @@ def within(connection: PooledConnection, *, schema: str = "", seal: Seal | None 
 @overload
 def within(connection: object, *, schema: str = "", seal: Seal | None = None) -> Bound | AsyncBound: ...
 def within(connection: object, *, schema: str = "", seal: Seal | None = None) -> Bound | AsyncBound:
-    """Bind to the transaction of `connection`: of psycopg, asyncpg, sqlite3, aiosqlite, PyMySQL, aiomysql, SQLAlchemy
-    or Django.
+    """Bind to the transaction of `connection`: of psycopg, asyncpg, sqlite3, aiosqlite, SQLAlchemy or Django.
+
+    ```python
+    import sqlite3
+    import semel
+    from semel.transaction import within
+
+    semel.open_store("sqlite:///shop.db").migrate()
+    connection = sqlite3.connect("shop.db", isolation_level=None)
+    connection.execute("CREATE TABLE payments (amount INTEGER)")
+
+    def pay(order: str, amount: int) -> object:
+        connection.execute("BEGIN IMMEDIATE")
+        with connection, within(connection).operation(order, scope="pay") as op:
+            if not op.replayed:
+                connection.execute("INSERT INTO payments VALUES (?)", (amount,))
+                op.result = amount
+        return op.result
+
+    pay("order-1", 10)
+    pay("order-1", 10)
+    assert connection.execute("SELECT count(*) FROM payments").fetchone() == (1,)
+    ```
+
+    The row and the record commit together, or neither does. `.receive(message_id, handler=…)` does the same for a
+    message, and `.publish(topic, payload)` adds a message that is sent if your transaction commits.
 
     The records are those of the ordinary store of that database. `schema` is the PostgreSQL schema of its tables, if
     the search path does not find them. `seal` is the one of that database's sealed store, if results are sealed.

@@ -195,6 +195,7 @@ class AsyncTransactionStore(RequestTransactions[C]):
         self._twins = PerLoop(AsyncTwins)
 
     def request(self) -> AsyncRequestTransaction[C]:
+        """The transaction of one request. The middleware calls this."""
         return AsyncRequestTransaction(
             self,
             lambda: AsyncUnit(self._begin, self._schema),

@@ -72,7 +72,7 @@ async def arun(
     tries_max: int = TRIES_MAX,
     **options: Unpack[RunOptions],
 ) -> R:
-    """The same for tasks."""
+    """Do `await work(connection)` once for each key, in an async transaction. `run` says more."""
     check_options(options, RunOptions, arun)
     call: _Call[R] = _Call.of(key, work, options)
     for number in range(tries_max):

@@ -36,10 +36,21 @@ logger = logging.getLogger("semel")
 
 
 class IdempotencyMiddleware:
-    """Makes retries of the wrapped application's unsafe methods safe.
+    """Makes retries of a WSGI application's unsafe methods safe.
 
-    `store` is a store or a URL; `policy` applies where no rule does; `identify` maps a request's environ to a tenant.
-    `secret` keys the stored fingerprints and the links of accepted operations: give the same one to every process.
+    ```python
+    from semel.wsgi import IdempotencyMiddleware
+
+    def app(environ, start_response):
+        start_response("201 Created", [])
+        return [b"paid"]
+
+    app = IdempotencyMiddleware(app, store="sqlite:///semel.db", identify=lambda environ: "shop")
+    ```
+
+    It promises what `semel.asgi.IdempotencyMiddleware` promises, and takes the same options, with a store for threads
+    and an `identify` from the environ.
+
     A first request with `Prefer: respond-async` may go on in a thread after its caller got 202. At most `detached_max`
     of them run in a process: by default 8 if the server has several threads, else none. If there is no room, the
     caller waits. Repeats always get their 202.
@@ -135,6 +146,7 @@ class IdempotencyMiddleware:
         return Whole(response.body, close)
 
     def admit(self, environ: WSGIEnvironment, headers: Headers) -> Admitted | Refused | None:
+        """Decide what becomes of a request. None lets it pass unprotected."""
         return self.gate.admit(environ["REQUEST_METHOD"], path_of(environ), headers)
 
     def marked(self) -> Iterable[Marked]:
@@ -155,6 +167,7 @@ class IdempotencyMiddleware:
 
     @property
     def store(self) -> Store:
+        """The store, as it was given or opened."""
         return self.host.store
 
     def close(self) -> None:
