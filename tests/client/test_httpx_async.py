@@ -1,7 +1,9 @@
 """The async transport: the same plan, with `await`."""
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -64,6 +66,30 @@ async def test_tasks_with_one_intent_make_one_request_and_all_get_the_answer(jou
             api.may_answer.set()
             assert await asyncio.gather(*tasks) == [b"paid"] * 8
         assert len(api.requests) == 1
+
+
+async def test_a_call_that_is_cancelled_while_the_journal_is_busy_leaves_its_intent(
+    journal: Journal, tmp_path: Path
+) -> None:
+    with serving() as api, closing(sqlite3.connect(tmp_path / "journal.db", isolation_level=None)) as busy:
+        async with client(journal) as http:
+            busy.execute("BEGIN IMMEDIATE")
+            intent = journal.intent("pay:42", max_age=HOUR)
+            call = asyncio.ensure_future(http.post(api.url, extensions={"semel": intent}))
+            await asyncio.sleep(0.05)  # the thread of the call waits for the file
+            call.cancel()
+            busy.execute("COMMIT")
+            with pytest.raises(asyncio.CancelledError):
+                await call
+        (left,) = journal.pending()
+        assert (left.owner, left.error, api.requests) == ("", "the sender was interrupted", [])
+
+
+def test_another_event_loop_than_that_of_asyncio_is_refused_before_anything_is_sent() -> None:
+    transport = AsyncIdempotentTransport(httpx.AsyncHTTPTransport())
+    call = transport.handle_async_request(httpx.Request("POST", "http://127.0.0.1/"))
+    with pytest.raises(Misuse, match="nothing was sent: the async adapters need asyncio"):
+        call.send(None)
 
 
 async def test_errors_are_raised_as_httpx_has_them_and_generators_are_refused() -> None:

@@ -44,10 +44,10 @@ from semel.core.callers import run_call
 from semel.core.calls import origin_of
 from semel.core.dialects import RANDOM_BYTES, make_key
 from semel.core.effects import Effect, Pause
-from semel.core.journal import JournalCall, KeptAnswer, LeaveIntent, RenewIntent
+from semel.core.journal import JournalCall, KeptAnswer, LeaveIntent, OpenIntent, RenewIntent
 from semel.core.relay import NewOwner, ReadClock
 from semel.core.retries import AttemptEnd, CallAnswer
-from semel.errors import CircuitOpen, ResultNotKept, StoreError
+from semel.errors import CircuitOpen, Misuse, ResultNotKept, StoreError
 from semel.runtime.drive import adrive, drive
 
 
@@ -77,6 +77,12 @@ async def arun_exchange(
     caller: Caller, call: OutgoingCall, intent: Intent | None, send: Callable[[SendRequest], Awaitable[CallAnswer]]
 ) -> CallEnd:
     """The same with `await`. The journal is asked in a thread, so that the event loop never waits for it."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise Misuse(
+            "nothing was sent: the async adapters need asyncio; under trio, use a sync one in a thread"
+        ) from None
     exchange = AsyncExchange(caller, call, intent, send)
     try:
         result = await adrive(run_call(call, caller.settings), exchange.perform)
@@ -96,7 +102,8 @@ class CommonExchange:
         self._origin = origin_of(call.request.url)
         self._handled = sys.exception()
         self._error: Exception | None = None
-        self._held: RenewIntent | None = None
+        self._held: OpenIntent | RenewIntent | None = None
+        """What this sender holds, or may hold as soon as the journal answers."""
         self._passage: Passage | None = None
         self._reporter = CallReporter(caller.on_event, call, self._origin)
 
@@ -127,6 +134,12 @@ class CommonExchange:
             case _:
                 raise AssertionError(f"no adapter performs {effect}")
 
+    def note(self, call: JournalCall[Any]) -> JournalCall[Any]:
+        """A cancellation does not stop what the journal does in another thread: it may grant the intent afterwards."""
+        if isinstance(call, OpenIntent):
+            self._held = call
+        return call
+
     def begin(self, request: SendRequest) -> SendFailure | None:
         """Note what is about to be sent. A failure means that it must not be."""
         self._held = request.renew
@@ -147,7 +160,9 @@ class CommonExchange:
         self._reporter.interrupted(error)
         if self._passage is not None:
             self._passage.leave(error)
-        return LeaveIntent(self._held.id, self._held.owner, "the sender was interrupted") if self._held else None
+        if self._held is None or isinstance(error, StoreError):
+            return None
+        return LeaveIntent(self._held.id, self._held.owner, "the sender was interrupted")
 
     def answered(self, answer: CallAnswer) -> CallAnswer:
         self._reporter.detail = str(answer.status)
@@ -193,7 +208,7 @@ class SyncExchange(CommonExchange):
                 except Exception as error:
                     return self.failed(error)
             case JournalCall():
-                return self.journal.answer(effect)
+                return self.journal.answer(self.note(effect))
             case Pause(pause_ms):
                 time.sleep(pause_ms / 1_000)
                 return time.monotonic_ns() // 1_000_000
@@ -251,7 +266,7 @@ class AsyncExchange(CommonExchange):
                     if holding is not None:
                         holding.cancel()
             case JournalCall():
-                return await asyncio.to_thread(self.journal.answer, effect)
+                return await asyncio.to_thread(self.journal.answer, self.note(effect))
             case Pause(pause_ms):
                 await asyncio.sleep(pause_ms / 1_000)
                 return time.monotonic_ns() // 1_000_000

@@ -30,7 +30,7 @@ class IntentMark(str):
     def encode(self, encoding: str = "utf-8", errors: str = "strict") -> NoReturn:
         """What most libraries call to send a header."""
         raise Misuse(
-            f"nothing was sent: intent.headers names the intent {self.intent.part.id.name!r} to an adapter of "
-            "semel.client, and this request does not go through one. Mount the IdempotentAdapter for this URL "
+            f"this request was not sent: intent.headers names the intent {self.intent.part.id.name!r} to an adapter of "
+            "semel.client, and it does not go through one. Mount the IdempotentAdapter for this URL "
             '(requests), or use the IdempotentPoolManager (urllib3); with httpx write extensions={"semel": intent}'
         )
