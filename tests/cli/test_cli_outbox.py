@@ -121,7 +121,7 @@ class TestList:
         done = run("outbox", "list", store=redis_url)
         assert done.exit_code == 2
         assert "has no outbox" in done.stderr
-        assert "postgresql:// or sqlite://" in done.stderr
+        assert "postgresql://, mariadb:// or sqlite://" in done.stderr
 
 
 class TestShow:

@@ -15,6 +15,7 @@ import redis
 
 from cli.calls import run
 from outbox.shops import Shop
+from servers.mariadb import Mariadb
 from servers.process import free_port
 from waiting import until
 
@@ -47,6 +48,18 @@ def test_once_publishes_what_waits(shop: Shop, broker: redis.Redis, redis_url: s
     assert broker.xlen("orders") == 20
     assert said.splitlines()[-1].endswith("ended: 20 messages published, 0 dead")
     assert shop.counts().published == 20
+
+
+def test_mariadb(mariadb_server: Mariadb, broker: redis.Redis, redis_url: str) -> None:
+    shop = Shop(mariadb_server.create_database("cli_relay"))
+    shop.publish(range(5), keys=2)
+    listed = run("outbox", "list", "--store", shop.url, "--json")
+    assert [f"id-{number}" in listed.stdout for number in range(5)] == [True] * 5
+    _, said = relay(shop.url, "--to", redis_url, "--once").communicate(timeout=60)
+    assert said.splitlines()[-1].endswith("ended: 5 messages published, 0 dead")
+    assert (broker.xlen("orders"), shop.counts().published) == (5, 5)
+    shop.close()
+    mariadb_server.drop_database("cli_relay")
 
 
 def test_it_runs_until_it_is_told_to_stop(shop: Shop, broker: redis.Redis, redis_url: str) -> None:

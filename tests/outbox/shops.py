@@ -13,14 +13,18 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import psycopg
+import pymysql
+import pytest
 
 from semel import open_store
 from semel.core.outbox import CountMessages, ListMessages, MessageState, OutboxCounts, OutboxEntry, OutboxFilter
 from semel.store import Migratable, Outboxed
 from semel.stores.url import StoreUrl
 from semel.transaction import within
+from servers.mariadb import arguments
 
 RELAY = """
 import asyncio, os, signal, sys
@@ -81,6 +85,8 @@ class Shop:
     def connect(self) -> Any:
         if self.url.startswith("sqlite"):
             return sqlite3.connect(StoreUrl.parse(self.url).parts.path[1:], timeout=30)
+        if self.url.startswith("mysql"):
+            return pymysql.connect(**arguments(self.url))
         return psycopg.connect(self.url)
 
     def publish(self, numbers: Sequence[int], keys: int = 0, *, connection: Any = None) -> None:
@@ -103,6 +109,15 @@ class Shop:
     def held(self) -> list[OutboxEntry]:
         page = self.store.outbox(ListMessages(OutboxFilter(state=MessageState.WAITING), 1_000))
         return [each for each in page.entries if each.lease_until_ms > page.now_ms]
+
+
+def new_database(kind: str, request: pytest.FixtureRequest, folder: Path) -> str:
+    """The URL of a database for one test."""
+    if kind == "sqlite":
+        return f"sqlite:///{folder}/shop.db"
+    server = request.getfixturevalue(f"{kind}_server")
+    url: str = server.create_database(f"shop_{uuid4().hex[:12]}")
+    return url
 
 
 class Fleet:

@@ -527,7 +527,7 @@ class TestUse:
             def outbox(self) -> None: ...
             def wait_for_messages(self) -> None: ...
 
-        with pytest.raises(StoreMisconfigured, match=r"a Bare has no outbox.*postgresql:// or sqlite://"):
+        with pytest.raises(StoreMisconfigured, match=r"a Bare has no outbox.*postgresql://, mariadb:// or sqlite://"):
             Relay(Bare(), RecordingPublisher())  # type: ignore[arg-type]
         with pytest.raises(StoreMisconfigured, match="a AsyncRedisStore has no outbox"):
             Relay("redis://localhost", RecordingPublisher())

@@ -8,24 +8,18 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
-from outbox.shops import Shop, check_published, fleet
+from outbox.shops import Shop, check_published, fleet, new_database
 from waiting import PATIENCE_S, until
 
 KEYS = 7
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
 def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path}/shop.db"
-    else:
-        server = request.getfixturevalue("postgres_server")
-        url = server.create_database(f"shop_{uuid4().hex[:12]}")
-    found = Shop(url)
+    found = Shop(new_database(request.param, request, tmp_path))
     yield found
     found.close()
 

@@ -11,22 +11,19 @@ from uuid import uuid4
 import pytest
 
 from outbox.recording import RecordingPublisher, until
-from outbox.shops import Shop
+from outbox.shops import Shop, new_database
 from semel.core.messages import Message
 from semel.core.outbox import RedriveMessages
 from semel.errors import Poison
 from semel.events import Event, EventKind
 from semel.outbox import Relay
+from servers.mariadb import MariadbServer
 from servers.postgres import Postgres, PostgresServer
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
 def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path}/shop.db"
-    else:
-        url = request.getfixturevalue("postgres_server").create_database(f"shop_{uuid4().hex[:12]}")
-    found = Shop(url)
+    found = Shop(new_database(request.param, request, tmp_path))
     yield found
     found.close()
 
@@ -128,8 +125,10 @@ def test_poison_and_what_comes_after_it(shop: Shop, dead_block: bool) -> None:
     run(test)
 
 
-def test_a_server_that_is_killed_and_restarted(private_postgres: PostgresServer) -> None:
-    shop = Shop(private_postgres.create_database("shop"))
+@pytest.mark.parametrize("kind", ["postgres", "mariadb"])
+def test_a_server_that_is_killed_and_restarted(kind: str, request: pytest.FixtureRequest) -> None:
+    server: PostgresServer | MariadbServer = request.getfixturevalue(f"private_{kind}")
+    shop = Shop(server.create_database("shop"))
     events: list[Event] = []
 
     async def test() -> None:
@@ -139,9 +138,9 @@ def test_a_server_that_is_killed_and_restarted(private_postgres: PostgresServer)
         try:
             shop.publish(range(50), keys=3)
             await until(lambda: len(publisher.published) >= 50)
-            private_postgres.kill()
+            server.kill()
             await until(lambda: any(each.kind is EventKind.RELAY_PAUSED for each in events))
-            await asyncio.to_thread(private_postgres.start)
+            await asyncio.to_thread(server.start)
             shop.publish(range(50, 100), keys=3)
             await until(lambda: {f"id-{number}" for number in range(100)} == set(publisher.ids()))
         finally:

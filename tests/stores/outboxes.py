@@ -1,5 +1,6 @@
 """Outboxes for tests: any store's, with a way to add messages and to damage them on a connection of the test's own."""
 
+import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -8,6 +9,8 @@ from typing import Any
 
 import msgspec
 import psycopg
+import pymysql
+import pytest
 
 from semel import open_async_store, open_store
 from semel.core.effects import Effect
@@ -15,6 +18,7 @@ from semel.core.messages import Message
 from semel.core.outbox import SettleMessages, TakeMessages, Taken
 from semel.store import AsyncOutboxed, Clock, Migratable, Outboxed
 from semel.testing.loop_thread import LoopThread
+from servers.mariadb import arguments
 
 COLUMNS = (
     "created_ms",
@@ -123,6 +127,38 @@ class PostgresPlace(Place):
                 return cursor.fetchall() if cursor.description else []
 
             yield execute
+
+
+class MariadbPlace(Place):
+    by_hand = ""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        make_tables(url)
+        self.sql("DELETE FROM semel_outbox")  # the database is shared
+
+    @contextmanager
+    def connected(self) -> Iterator[Execute]:
+        """PyMySQL names its parameters by their places, so each `$n` may stand once, in order."""
+        with closing(pymysql.connect(**arguments(self.url))) as connection:
+
+            def execute(statement: str, *params: object) -> list[Any]:
+                with connection.cursor() as cursor:
+                    cursor.execute(re.sub(r"\$[0-9]+", "%s", statement), params or None)
+                    return list(cursor.fetchall())
+
+            yield execute
+            connection.commit()
+
+
+def place_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    match kind:
+        case "sqlite":
+            return SqlitePlace(tmp_path / "semel.db")
+        case "mariadb":
+            return MariadbPlace(request.getfixturevalue("mariadb_url"))
+        case _:
+            return PostgresPlace(request.getfixturevalue("postgres_url"))
 
 
 def open_asking(url: str, clock: Clock | None = None) -> tuple[Ask, Callable[[], None]]:

@@ -1,6 +1,7 @@
 """The outboxes of the stores: equal to the model, whatever is asked, and right when something is in the way."""
 
 import asyncio
+import itertools
 import os
 import subprocess
 import sys
@@ -38,14 +39,19 @@ from semel.core.outbox import (
 )
 from semel.core.outbox_model import Outbox
 from semel.store import AsyncOutboxed, Outboxed
+from semel.stores.mariadb import outbox as mariadb_outbox
+from semel.stores.mariadb.driver import MariadbLink
+from semel.stores.mariadb.settings import MariadbSettings
 from semel.stores.postgres.outbox import PostgresOutbox
 from semel.stores.sql.messages import LOOK_AGAIN_MS
 from semel.stores.sql.statements import Statement
+from semel.stores.url import StoreUrl
 from semel.testing.clock import ManualClock
 from stores.outboxes import (
     COLUMNS,
     LEASE_MS,
     Ask,
+    MariadbPlace,
     Place,
     PostgresPlace,
     SqlitePlace,
@@ -53,6 +59,7 @@ from stores.outboxes import (
     names,
     open_asking,
     open_async_asking,
+    place_of,
     publish_all,
     take,
 )
@@ -67,11 +74,14 @@ FACES: dict[str, Open] = {"sync": open_asking, "async": open_async_asking}
 LIST_ALL = ListMessages(OutboxFilter(), 1_000)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    if request.param == "sqlite":
-        return SqlitePlace(tmp_path / "semel.db")
-    return PostgresPlace(request.getfixturevalue("postgres_url"))
+    return place_of(request.param, request, tmp_path)
+
+
+@pytest.fixture(params=["postgres", "mariadb"])
+def server_place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    return place_of(request.param, request, tmp_path)
 
 
 @pytest.fixture(params=list(FACES))
@@ -283,6 +293,9 @@ class TestPurge:
         if isinstance(place, SqlitePlace):
             numbers = f"WITH RECURSIVE n (g) AS (SELECT 1 UNION ALL SELECT g + 1 FROM n WHERE g < {total})"
             source = "n"
+        elif isinstance(place, MariadbPlace):
+            numbers, source = "", f"(SELECT seq AS g FROM seq_1_to_{total}) n"
+            values = values.replace("'p' || g", "CONCAT('p', g)")
         else:
             numbers, source = "", f"generate_series(1, {total}) g"
         columns = f"{', '.join(COLUMNS)}, state, settled_ms"
@@ -317,8 +330,8 @@ class TestPurge:
 
 
 class TestTransactions:
-    def test_a_commit_that_comes_late_is_published(self, postgres_url: str) -> None:
-        place = PostgresPlace(postgres_url)
+    def test_a_commit_that_comes_late_is_published(self, server_place: Place) -> None:
+        place = server_place
         ask, close = open_asking(place.url)
         with place.connected() as execute:
             place.insert(execute, message("late"))
@@ -328,9 +341,9 @@ class TestTransactions:
         assert names(take(ask, "third")) == ["late"]
         close()
 
-    def test_a_take_does_not_wait_for_another_one(self, postgres_url: str) -> None:
+    def test_a_take_does_not_wait_for_another_one(self, server_place: Place) -> None:
         """Another relay is in the middle of its take: it has locked the first messages, and says nothing."""
-        place = PostgresPlace(postgres_url)
+        place = server_place
         place.add(*(message(f"{key}-{number}", key) for key in "ab" for number in range(30)), message("x"))
         ask, close = open_asking(place.url)
         with place.connected() as execute:
@@ -365,6 +378,28 @@ class TestTransactions:
         assert [row[1] for row in found] == [None]
         close()
 
+    def test_a_message_that_was_taken_between_the_steps_of_a_take(self, mariadb_url: str) -> None:
+        """On MariaDB, where the steps are statements: another relay takes the first message between them."""
+        place = MariadbPlace(mariadb_url)
+        place.add(message("a-0", "a"), message("a-1", "a"), message("b-0", "b"))
+        ask, close = open_asking(place.url)
+        slow = mariadb_outbox.answer(TakeMessages("slow", 10, LEASE_MS), None)
+        link = MariadbLink.open(MariadbSettings.of(StoreUrl.parse(place.url)), time.monotonic() + 30)
+        reply = link.perform(next(slow))
+        assert names(take(ask, "quick", 1)) == ["a-0"]
+        assert names(finish(slow, reply, link.perform)) == ["b-0"]
+        link.close()
+        close()
+
+
+def finish(script: Any, reply: Any, perform: Callable[[Any], Any]) -> Any:
+    """What a script gives that has got its first reply already."""
+    try:
+        while True:
+            reply = perform(script.send(reply))
+    except StopIteration as stop:
+        return stop.value
+
 
 class TestFailures:
     def test_tables_without_the_second_migration_are_refused(self, postgres_url: str) -> None:
@@ -379,8 +414,9 @@ class TestFailures:
         place.sql("INSERT INTO semel_schema VALUES (2, 'messages', 1)")
 
     def test_a_server_that_is_away(self) -> None:
-        for opened in (open_asking, open_async_asking):
-            ask, close = opened("postgresql://127.0.0.1:1/nothing")
+        nowhere = ("postgresql://127.0.0.1:1/nothing", "mariadb://127.0.0.1:1/nothing")
+        for opened, url in itertools.product((open_asking, open_async_asking), nowhere):
+            ask, close = opened(url)
             with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1"):
                 ask(CountMessages())
             close()
@@ -427,11 +463,7 @@ class TestWaiting:
     def test_a_message_wakes_a_relay_and_nothing_else_holds_it_up(
         self, kind: str, tmp_path: Path, request: pytest.FixtureRequest
     ) -> None:
-        place: Place
-        if kind == "sqlite":
-            place = SqlitePlace(tmp_path / "semel.db")
-        else:
-            place = PostgresPlace(request.getfixturevalue("postgres_url"))
+        place = place_of(kind, request, tmp_path)
         url = request.getfixturevalue("pgbouncer_url") if kind == "pgbouncer" else place.url
 
         async def waits() -> tuple[float, float]:

@@ -11,16 +11,14 @@ import pytest
 
 from semel.core.messages import Message
 from semel.core.outbox import CountMessages, FailedMessage, OutboxCounts, SettleMessages, Taken
-from stores.outboxes import Ask, Place, PostgresPlace, SqlitePlace, message, open_asking, open_async_asking, take
+from stores.outboxes import Ask, Place, SqlitePlace, message, open_asking, open_async_asking, place_of, take
 
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    if request.param == "sqlite":
-        return SqlitePlace(tmp_path / "semel.db")
-    return PostgresPlace(request.getfixturevalue("postgres_url"))
+    return place_of(request.param, request, tmp_path)
 
 
 def patient(place: Place) -> str:

@@ -42,7 +42,7 @@ def outbox_of(opened: OpenedStore) -> Outboxed:
     if not isinstance(opened.store, Outboxed):
         raise click.UsageError(
             f"{opened.shown} has no outbox: messages are in the database that holds the rows of the service, so give "
-            "that one (postgresql:// or sqlite://)"
+            "that one (postgresql://, mariadb:// or sqlite://)"
         )
     return opened.store
 

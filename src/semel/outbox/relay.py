@@ -258,7 +258,7 @@ class Relay:
             raise TypeError(f"store= must be a store or a URL, not {name}")
         raise StoreMisconfigured(
             f"a {name} has no outbox, because a message is added in the transaction of your own rows: give the "
-            "database that holds those (postgresql:// or sqlite://)"
+            "database that holds those (postgresql://, mariadb:// or sqlite://)"
         )
 
     def _open_publisher(self, publisher: Publisher | str) -> Publisher:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from semel.core.effects import Doubts, Effect
+from semel.core.outbox import OutboxCall, checked_call
 from semel.core.records import Key
 from semel.runtime.local import PerLoop
 from semel.store import Clock, Counts, Filter, Migration, Page
 from semel.stores.batch_face import CoalescedFace
-from semel.stores.mariadb import operate, schema, scripts
+from semel.stores.mariadb import operate, outbox, schema, scripts
 from semel.stores.mariadb.doubts import doubts
 from semel.stores.mariadb.driver import AsyncMariadbLink
 from semel.stores.mariadb.settings import MariadbSettings
@@ -20,6 +22,8 @@ from semel.stores.sql.statements import Script
 from semel.stores.waiters import changed_key
 
 T = TypeVar("T")
+POLL_S = 0.2
+"""How long a relay sleeps that waits for messages."""
 
 
 class AsyncMariadbStore(CoalescedFace):
@@ -54,6 +58,13 @@ class AsyncMariadbStore(CoalescedFace):
     async def purge(self, *, limit: int) -> int:
         return await self._run(scripts.purge(limit, self._now_ms()))
 
+    async def outbox(self, call: Effect[T]) -> T:
+        return await self._call(checked_call(call))
+
+    async def wait_for_messages(self, timeout_ms: int) -> None:
+        """MariaDB has nothing that tells of a new message: the next look is a small query."""
+        await asyncio.sleep(min(timeout_ms / 1000, POLL_S))
+
     def migrations(self) -> Sequence[Migration]:
         return schema.printable()
 
@@ -79,6 +90,8 @@ class AsyncMariadbStore(CoalescedFace):
     async def _send(self, calls: Sequence[Any]) -> Sequence[Any]:
         if isinstance(calls[0], Doubts):
             return await self._run(doubts(calls, self._connections.get().lost_backends))
+        if isinstance(calls[0], OutboxCall):
+            return [await self._run(outbox.answer(call, self._now_ms())) for call in calls]
         replies = await self._run(scripts.answer(calls, self._now_ms()))
         wake = self._watch.get().waiters.wake
         for call, reply in zip(calls, replies, strict=True):

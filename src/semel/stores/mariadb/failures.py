@@ -9,7 +9,8 @@ from semel.stores.sql.errors import CHANGED_SINCE_READ, DEADLOCK_FOUND, LOCK_WAI
 from semel.stores.sql.migrations import HOW_TO_MIGRATE
 
 GRANTS = (
-    "this user needs SELECT, INSERT, UPDATE, DELETE on semel_records and semel_attempts, and SELECT on semel_schema"
+    "this user needs SELECT, INSERT, UPDATE, DELETE on semel_records and semel_attempts, and SELECT on semel_schema; "
+    "and, for an outbox, SELECT, INSERT, UPDATE, DELETE on semel_outbox"
 )
 READ_ONLY = "a replica, or a server that was made read-only: name the primary"
 BINLOG = "the store reads what is committed, which needs a binary log of rows: set binlog_format to ROW or MIXED"

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from semel.core.effects import Doubts, Effect
+from semel.core.outbox import checked_call
 from semel.core.records import Key
 from semel.runtime.local import PerProcess
 from semel.store import Clock, Counts, Filter, Finding, Migration, Page
 from semel.stores.faces import Face
-from semel.stores.mariadb import operate, schema, scripts
+from semel.stores.mariadb import operate, outbox, schema, scripts
 from semel.stores.mariadb.doctor import examine
 from semel.stores.mariadb.doubts import doubts
 from semel.stores.mariadb.driver import MariadbLink
@@ -50,6 +51,10 @@ class MariadbStore(Face):
 
     def purge(self, *, limit: int) -> int:
         return self._run(scripts.purge(limit, self._now_ms()))
+
+    def outbox(self, call: Effect[T]) -> T:
+        reply: T = self._run(outbox.answer(checked_call(call), self._now_ms()))
+        return reply
 
     def migrations(self) -> Sequence[Migration]:
         return schema.printable()
