@@ -121,6 +121,11 @@ orders: $(READY) ## the example in examples/orders: a shop, a relay and shipping
 calls: $(READY) ## 300 kill -9 of callers with a journal, through every adapter (ARGS=--control shows the doubles without one)
 	@PYTHONPATH=tests $(BIN)/python -m client.kills $(ARGS)
 
+.PHONY: pictures
+pictures: $(READY) ## the screenshots in the documentation, from the demo in a real browser
+	@PYTHONPATH=tests $(BIN)/python -m servers.install
+	@PYTHONPATH=tests $(BIN)/python -m demo.pictures
+
 .PHONY: sim sim-long spin
 sim: $(READY) ## deterministic simulation: 5 000 histories of leases, of exactly-once, of messages and of callers (SEMEL_SEED=n tells one of them)
 	@PYTHONPATH=tests $(BIN)/python -m simulation $(ARGS)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
@@ -88,10 +89,10 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-def opened(browser: Browser, demo: Demo, **options: object) -> Page:
+def opened(browser: Browser, demo: Demo, at: str = "/", **options: object) -> Page:
     page = browser.new_page(**options)  # type: ignore[arg-type]
     page.set_default_timeout(PATIENCE_MS)
-    page.goto(demo.address)
+    page.goto(demo.address + at)
     page.locator('body[data-state="idle"]').wait_for()
     return page
 
@@ -118,7 +119,7 @@ def shop(browser: Browser, demo: Demo) -> Iterator[Shop]:
 def test_one_click_pays_once(shop: Shop, protected: bool) -> None:
     seen = shop.press("pay", protected=protected)
     assert (seen.paid, seen.left, seen.last) == ([2500], 2500, ["201 created"])
-    assert seen.verdict.startswith("Money left once: 25.00 €")
+    assert seen.verdict.startswith("Charged once: 25.00 €")
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,7 @@ def test_without_protection_money_leaves_more_than_once(shop: Shop, scenario: st
     seen = shop.press(scenario, protected=False)
     assert len(seen.paid) == times
     assert seen.left == sum(seen.paid) == (12_400 if scenario == "other" else 2500 * times)
-    assert seen.verdict.startswith("Money left twice" if times == 2 else "Money left 20 times")
+    assert seen.verdict.startswith("Charged twice" if times == 2 else "Charged 20 times")
     assert set(seen.last) <= {"201 created", "no answer"}
     assert "claimed" not in seen.timeline
 
@@ -137,7 +138,7 @@ def test_without_protection_money_leaves_more_than_once(shop: Shop, scenario: st
 def test_clicks_at_once_pay_once(shop: Shop, scenario: str, requests: int) -> None:
     seen = shop.press(scenario, protected=True, until="completed")
     assert (seen.paid, seen.left, len(seen.requests)) == ([2500], 2500, requests)
-    assert seen.verdict.startswith("Money left once")
+    assert seen.verdict.startswith("Charged once")
     assert seen.last.count("201 created") == 1
     # On a machine that stands still for seconds a repeat may find a lapsed lease; it does not run then, either.
     assert set(seen.last) - {"409 outcome unknown"} <= {"201 created", "201 replayed"}
@@ -172,7 +173,7 @@ def test_a_crash_is_unknown_and_the_operator_resolves_it(shop: Shop) -> None:
     resolved = shop.seen(before=0)
     assert resolved.paid == [2500]
     assert resolved.last[-1] == "201 replayed"
-    assert resolved.verdict.startswith("Money left once: 25.00 €")
+    assert resolved.verdict.startswith("Charged once: 25.00 €")
     assert shop.page.locator("#resolve").is_hidden()
 
 
@@ -205,4 +206,41 @@ def test_fits_a_phone_in_light_and_dark(browser: Browser, demo: Demo, scheme: st
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     red = int(page.evaluate("getComputedStyle(document.body).backgroundColor.match(/[0-9]+/)[0]"))
     assert (red > 128) == (scheme == "light")
+    page.close()
+
+
+def test_a_click_on_an_answer_shows_request_response_and_record(shop: Shop) -> None:
+    shop.press("other", protected=True, until="mismatched")
+    key = shop.page.locator("#key").inner_text()
+    shop.page.get_by_role("button", name="422 key reused").click()
+    dialog = shop.page.get_by_role("dialog", name="On the wire")
+    request, response, record = (dialog.locator(f"#exchange-{part}") for part in ("request", "response", "record"))
+    assert f"Idempotency-Key: {key}" in request.inner_text()
+    assert request.inner_text().endswith('{"amount":9900}')
+    assert response.inner_text().startswith("HTTP/1.1 422")
+    record.filter(has_text="succeeded").wait_for()
+    assert json.loads(record.inner_text())["name"] == key
+    dialog.get_by_role("button", name="Close").click()
+    assert dialog.is_hidden()
+
+
+def test_the_code_behind_it_is_the_readme_s(shop: Shop) -> None:
+    shop.page.get_by_text("The code that does this").click()
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    shown = [line for line in shop.page.locator("details pre").inner_text().splitlines() if line]
+    lines = [line.partition("  # ")[0].rstrip() for line in readme.splitlines()]
+    assert set(shown) <= set(lines)
+
+
+def test_an_empty_account_is_told_and_a_new_one_pays(browser: Browser, demo: Demo) -> None:
+    page = opened(browser, demo, at="/?account=poor")
+    shop = Shop(page, demo)
+    for _ in range(5):
+        shop.press("parallel", protected=False)
+    seen = shop.press("pay", protected=True, until="completed")
+    assert (seen.paid, seen.left, seen.last) == ([], 0, ["402 account empty"])
+    assert "the account is empty" in seen.verdict
+    page.get_by_role("button", name="New account").click()
+    page.locator('body[data-state="idle"]').wait_for()
+    assert page.locator("#balance").inner_text() == "2500.00 €"
     page.close()

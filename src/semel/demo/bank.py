@@ -1,4 +1,4 @@
-"""The bank: the ledger of payments, in a file of its own. It pays whenever it is asked, which is the whole problem."""
+"""The bank: the ledger of payments, in a file of its own. It pays whenever it is asked and there is money."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from semel.runtime.clock import wall_ms
 
-OPENING = 100_000
+OPENING = 250_000
 """What is in every account at first. Amounts are in cents."""
 SHOWN = 50
 SCHEMA = """CREATE TABLE IF NOT EXISTS entries (
@@ -54,12 +54,16 @@ class Bank:
             database.execute(SCHEMA)
             database.execute(INDEX)
 
-    def charge(self, account: str, reference: str, amount: int) -> Entry:
+    def charge(self, account: str, reference: str, amount: int) -> Entry | None:
+        """Take money from the account; None if there is too little, and nothing was taken."""
         at_ms = wall_ms()
         with closing(self._open()) as database:
-            insert = "INSERT INTO entries (account, reference, amount, at_ms) VALUES (?, ?, ?, ?) RETURNING number"
-            [(number,)] = database.execute(insert, (account, reference, amount, at_ms)).fetchall()
-        return Entry(number, reference, amount, at_ms)
+            insert = (
+                "INSERT INTO entries (account, reference, amount, at_ms) SELECT ?1, ?2, ?3, ?4 "
+                "WHERE ?3 + (SELECT coalesce(sum(amount), 0) FROM entries WHERE account = ?1) <= ?5 RETURNING number"
+            )
+            found = database.execute(insert, (account, reference, amount, at_ms, OPENING)).fetchall()
+        return Entry(found[0][0], reference, amount, at_ms) if found else None
 
     def find(self, account: str, reference: str) -> Entry | None:
         """What an operator asks after a crash: did this payment happen?"""

@@ -29,6 +29,7 @@ def document(policy: Policy) -> dict[str, Any]:
             PROTECTED: {"post": _payment("pay", "Pay once per key")},
             UNPROTECTED: {"post": _payment("payUnprotected", "Pay as often as asked")},
             "/bank": {"get": _bank()},
+            "/record": {"get": _record()},
             "/operator/resolve": {"post": _resolve()},
         },
         "components": {"schemas": {"Payment": PAYMENT, "Receipt": _receipt(), "Statement": _statement()}},
@@ -37,7 +38,11 @@ def document(policy: Policy) -> dict[str, Any]:
 
 
 def _payment(name: str, summary: str) -> dict[str, Any]:
-    problems = {"400": "The payment cannot be read", "413": "The request body is too large"}
+    problems = {
+        "400": "The payment cannot be read",
+        "402": "The account is empty",
+        "413": "The request body is too large",
+    }
     if name == "pay":
         problems["503"] = "The store cannot decide: nothing was run"
     return {
@@ -57,6 +62,21 @@ def _bank() -> dict[str, Any]:
         "responses": {
             "200": _json("The statement", {"$ref": "#/components/schemas/Statement"}),
             **_problems({"400": "There can be no such account"}),
+        },
+    }
+
+
+def _record() -> dict[str, Any]:
+    texts = {name: {"type": "string"} for name in ("tenant", "scope", "name", "state", "fingerprint")}
+    numbers = {name: {"type": "integer"} for name in ("attempt", "created_ms", "lease_until_ms", "expires_ms")}
+    key = {"name": "key", "in": "query", "required": True, "schema": {"type": "string", "minLength": 1}}
+    return {
+        "operationId": "readRecord",
+        "summary": "What the store keeps for a key of an account",
+        "parameters": [_account("query"), key],
+        "responses": {
+            "200": _json("The record", _object({**texts, **numbers})),
+            **_problems({"400": "The key cannot be read", "404": "There is no such record"}),
         },
     }
 

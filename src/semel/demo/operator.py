@@ -1,4 +1,4 @@
-"""What an operator does about an unknown outcome: ask the bank, then resolve the key with what it said."""
+"""What an operator does: look at a record, ask the bank about an unknown outcome, and resolve the key."""
 
 from __future__ import annotations
 
@@ -27,6 +27,29 @@ class Operator:
         self._retention_ms = policy.retention_ms
         self._bank = bank
         self._timeline = timeline
+
+    async def show(self, account: str, name: str) -> Response:
+        """What the store keeps for a key of the account."""
+        try:
+            record = await self._store.get(Key(account, f"POST {PROTECTED}", name))
+        except ValueError as error:
+            return refusal(400, "The key cannot be read", f"{error}.")
+        if record is None:
+            return refusal(404, "There is no such record", "Unprotected payments have none.")
+        shown = {
+            "tenant": record.key.tenant,
+            "scope": record.key.scope,
+            "name": record.key.name,
+            "state": record.state.value,
+            "attempt": record.attempt,
+            "fingerprint": record.fingerprint,
+            "created_ms": record.created_ms,
+            "lease_until_ms": record.lease_until_ms,
+            "expires_ms": record.expires_ms,
+        }
+        if record.result is not None:
+            shown["result"] = {"format": record.result.format, "bytes": len(record.result.payload)}
+        return answer(200, shown)
 
     async def reconcile(self, account: str, body: bytes) -> Response:
         """The payment is in the ledger: its receipt is the answer from now on. It is not: the key is free again."""

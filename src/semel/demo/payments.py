@@ -58,6 +58,8 @@ class Payments:
             )
         account, reference = account_of(scope) or "", reference_of(scope)
         entry = await asyncio.to_thread(self._bank.charge, account, reference, payment.amount)
+        if entry is None:
+            return refusal(402, "The account is empty", "Nothing was charged. Use another name in the header Account.")
         self._timeline.add("charged", account, reference, amount=entry.amount)
         if header(scope, FAULT) == CRASH:
             os.kill(os.getpid(), signal.SIGKILL)

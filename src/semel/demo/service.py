@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote
 
 from semel.asgi import IdempotencyMiddleware, Rule
 from semel.asgi.types import Message, Receive, Scope, Send, send_response
@@ -47,7 +47,7 @@ class Service:
         self._stopping = stopping
         self._page = page.load()
         self._openapi = answer(200, document(POLICY))
-        reads = dict.fromkeys([*self._page, "/bank", "/timeline", "/openapi.json", WELL_KNOWN], ("GET",))
+        reads = dict.fromkeys([*self._page, "/bank", "/record", "/timeline", "/openapi.json", WELL_KNOWN], ("GET",))
         self._methods = reads | dict.fromkeys([PROTECTED, UNPROTECTED, "/operator/resolve"], ("POST",))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -85,6 +85,9 @@ class Service:
         account, path = account_of(scope) or "", scope["path"]
         if path == "/bank":
             return answer(200, await asyncio.to_thread(self._bank.statement, account))
+        if path == "/record":
+            asked = parse_qs(scope["query_string"].decode("latin-1")).get("key", [""])[0]
+            return await self._operator.show(account, asked)
         if path == "/openapi.json":
             return self._openapi
         if path == "/operator/resolve":

@@ -128,18 +128,32 @@ def _operation(policy: Policy | None, rest: Policy) -> dict[str, Any]:
 PAGE = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
+<meta name="viewport" content="width=device-width, initial-scale=1">
 <title>How retries are made safe here</title>
 <style>
-:root {{ color-scheme: light dark }}
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 44rem; margin: 2rem auto; padding: 0 1rem }}
-code {{ font-size: .9em; overflow-wrap: anywhere }}
-table {{ border-collapse: collapse; width: 100% }}
-td, th {{ text-align: left; vertical-align: top; border-bottom: 1px solid #8884; padding: .3rem .6rem .3rem 0 }}
-h3 {{ margin-bottom: 0 }}
-h3:target {{ background: #fc08 }}
-p {{ margin-top: .3rem }}
+:root {{ color-scheme: light dark; --page: #f4f6f5; --card: #fff; --ink: #16211f; --soft: #55635f; --line: #dde4e1;
+  --accent: #0f766e; --lit: #e0f2ef }}
+@media (prefers-color-scheme: dark) {{ :root {{ --page: #0e1413; --card: #161e1c; --ink: #e6eeeb; --soft: #9fb0aa;
+  --line: #2a3532; --accent: #2dd4bf; --lit: #12332e }} }}
+body {{ font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; color: var(--ink);
+  background: var(--page); margin: 0; padding: clamp(16px, 4vw, 48px) }}
+main {{ max-width: 46rem; margin: auto }}
+h1 {{ font-size: 1.7rem; line-height: 1.2; letter-spacing: -.02em; border-top: 4px solid var(--accent);
+  padding-top: 1rem }}
+h2 {{ font-size: 1.2rem; margin-top: 2rem }}
+h3 {{ margin: 0; font-size: 1rem; font-family: ui-monospace, "SF Mono", "DejaVu Sans Mono", monospace;
+  color: var(--accent); overflow-wrap: anywhere }}
+code {{ font: .88em ui-monospace, "SF Mono", "DejaVu Sans Mono", monospace; overflow-wrap: anywhere }}
+table, section {{ background: var(--card); border: 1px solid var(--line); border-radius: 12px }}
+table {{ border-spacing: 0; width: 100%; font-size: .93rem }}
+td, th {{ text-align: left; vertical-align: top; padding: .5rem .9rem }}
+th {{ color: var(--soft) }}
+tr + tr td {{ border-top: 1px solid var(--line) }}
+section {{ padding: .8rem 1rem; margin: .6rem 0 }}
+section p {{ margin: .2rem 0 0 }}
+section:has(:target) {{ background: var(--lit); border-color: var(--accent) }}
 </style>
+<main>
 <h1>How retries are made safe here</h1>
 <p>Send one key for each logical operation in <code>{header}</code>, and the same key with every retry of it. The
 operation takes effect once; every repeat gets the first answer, marked <code>Idempotent-Replayed: true</code>, for
@@ -147,7 +161,9 @@ operation takes effect once; every repeat gets the first answer, marked <code>Id
 <table><tr><th>operations<th>key<th>differs{operations}</table>
 <p>A repeat while the first request runs: <b>{in_flight}</b>. Guarantee: <b>{guarantee}</b>. Stored: {stored}.</p>
 <h2>Problems</h2>
+<p>An answer whose <code>type</code> leads here is one of these.</p>
 {problems}
+</main>
 </html>
 """
 
@@ -179,4 +195,5 @@ def _format_value(value: object) -> str:
 
 def _section(problem: dict[str, Any]) -> str:
     name = problem["type"].partition("#")[2]
-    return f"<h3 id='{name}'>{problem['status']} {escape(problem['title'])}</h3><p>{escape(problem['advice'])}</p>"
+    title, advice = escape(problem["title"]), escape(problem["advice"])
+    return f"<section><h3 id='{name}'>{problem['status']} {title}</h3><p>{advice}</p></section>"

@@ -63,12 +63,14 @@ async function judge() {
   view.requestsEnded();
   const paid = (await refresh()).entries.filter((entry) => entry.reference === order.key);
   const sum = view.money(paid.reduce((total, entry) => total + entry.amount, 0));
-  if (paid.length > 1) {
-    view.verdict("bad", `Money left ${times(paid.length)}: ${sum} for one order. Nothing remembered the key.`);
+  if (paid.length === 0 && !unresolved) {
+    view.verdict("bad", "Not charged: the account is empty. Press \"New account\" at the end of the page.");
+  } else if (paid.length > 1) {
+    view.verdict("bad", `Charged ${times(paid.length)}: ${sum} for one order. Nothing remembered the key.`);
   } else if (unresolved) {
-    view.verdict("unknown", `Money left ${times(paid.length)}. The worker died before it could say so, and no retry pays again: the outcome is unknown until an operator finds out.`);
+    view.verdict("unknown", `Charged ${times(paid.length)}. The worker died before it could say so, and no retry pays again: the outcome is unknown until an operator finds out.`);
   } else {
-    view.verdict("good", `Money left ${times(paid.length)}: ${sum}.${began.isProtected ? " One order, one payment, whatever happened." : " This time nothing was repeated."}`);
+    view.verdict("good", `Charged ${times(paid.length)}: ${sum}.${began.isProtected ? " One order, one payment, whatever happened." : " This time nothing was repeated."}`);
   }
   $("verdict").dataset.charges = paid.length;
   $("resolve").hidden = !unresolved;
@@ -90,8 +92,9 @@ function times(count) {
   return count === 1 ? "once" : count === 2 ? "twice" : count === 0 ? "not at all" : `${count} times`;
 }
 
+// The account of the lines that the terminal prints, until the visitor asks for another one.
 function openAccount() {
-  account = `shop-${token()}`;
+  account = new URLSearchParams(location.search).get("account") || "guest";
   order = null;
   watch();
   refresh();
@@ -102,6 +105,8 @@ for (const button of document.querySelectorAll("[data-scenario]")) {
 }
 $("protection").addEventListener("change", (change) => view.protection(change.target.checked));
 $("resolve").addEventListener("click", operate);
-$("again").addEventListener("click", () => document.body.dataset.state === "idle" && location.reload());
+$("again").addEventListener("click", () => {
+  if (document.body.dataset.state === "idle") location.search = `?account=shop-${token()}`;
+});
 view.protection($("protection").checked);
 openAccount();

@@ -13,11 +13,15 @@ export class Order {
   async send(amount, { fault, signal } = {}) {
     const headers = { "Account": this.account, "Content-Type": "application/json", "Idempotency-Key": this.key };
     if (fault) headers["Demo-Fault"] = fault;
+    const body = JSON.stringify({ amount });
+    const asked = { order: this, request: raw(`POST ${this.path} HTTP/1.1`, Object.entries(headers), body) };
     try {
-      const body = JSON.stringify({ amount });
       const response = await fetch(this.path, { method: "POST", headers, body, signal, cache: "no-store" });
-      const document = await response.json();
+      const text = await response.text();
+      const document = JSON.parse(text);
       return {
+        ...asked,
+        response: raw(`HTTP/1.1 ${response.status} ${response.statusText}`, response.headers, text),
         status: response.status,
         replayed: response.headers.get("Idempotent-Replayed") === "true",
         problem: (document.type || "").split("#")[1] || "",
@@ -25,7 +29,7 @@ export class Order {
         document,
       };
     } catch {
-      return { status: 0, lost: true };
+      return { ...asked, response: "The connection ended without an answer.", status: 0, lost: true };
     }
   }
 
@@ -38,6 +42,14 @@ export class Order {
       await pause(answer.lost ? 200 : answer.retryAfter * 1000);
     }
   }
+}
+
+/** What the store keeps for the key of an order, as text. */
+export async function record(order) {
+  const response = await fetch(`/record?account=${order.account}&key=${order.key}`, { cache: "no-store" }).catch(() => null);
+  if (!response) return "The worker is away. Try again in a moment.";
+  const found = await response.json();
+  return response.ok ? JSON.stringify(found, null, 2) : "Nothing: the service ignored the key.";
 }
 
 /** What the bank knows of the account. The worker may be away for a moment. */
@@ -57,6 +69,10 @@ export async function resolve(order) {
   const headers = { "Account": order.account, "Content-Type": "application/json" };
   const body = JSON.stringify({ key: order.key });
   await fetch("/operator/resolve", { method: "POST", headers, body }).catch(() => undefined);
+}
+
+function raw(start, headers, body) {
+  return [start, ...Array.from(headers, ([name, value]) => `${name}: ${value}`), "", body].join("\n");
 }
 
 export function token() {

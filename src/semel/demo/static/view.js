@@ -1,5 +1,7 @@
 // What is on the page: the client's requests, the bank's ledger, the timeline and the verdict.
 
+import { record } from "/client.js";
+
 const $ = (id) => document.getElementById(id);
 
 const STORY = {
@@ -18,6 +20,7 @@ const STORY = {
   released: ["released", "Nothing was done, so the key is free again.", "quiet"],
 };
 
+const TITLES = { "The account is empty": "account empty" };
 const PROBLEMS = { "in-progress": "in progress", "outcome-unknown": "outcome unknown", "key-reused": "key reused" };
 
 export function money(cents) {
@@ -38,7 +41,10 @@ export function request(label) {
       last.dataset.count = Number(last.dataset.count) + 1;
       last.textContent = `${text} ×${last.dataset.count}`;
     } else {
-      const badge = make("span", `badge ${kind}`, text);
+      const badge = make("button", `badge ${kind}`, text);
+      badge.type = "button";
+      badge.title = "Show the request, the response and the record";
+      badge.addEventListener("click", () => exchange(answer));
       badge.dataset.text = text;
       badge.dataset.count = 1;
       waiting.before(badge);
@@ -50,8 +56,17 @@ export function request(label) {
 function described(answer) {
   if (answer.lost) return ["no answer", "bad"];
   if (answer.status === 201) return answer.replayed ? ["201 replayed", "good"] : ["201 created", "new"];
-  const words = PROBLEMS[answer.problem] || answer.document.title || "";
+  const words = PROBLEMS[answer.problem] || TITLES[answer.document.title] || answer.document.title || "";
   return [`${answer.status} ${words}`.trim(), answer.retryAfter ? "wait" : "bad"];
+}
+
+/** What went over the wire, and what the store holds now. */
+async function exchange(answer) {
+  $("exchange-request").textContent = answer.request;
+  $("exchange-response").textContent = answer.response;
+  $("exchange-record").textContent = "…";
+  $("exchange").showModal();
+  $("exchange-record").textContent = await record(answer.order);
 }
 
 /** Every request of the order is over: nothing waits any more. */
@@ -114,7 +129,7 @@ export function protection(isProtected) {
 
 export function state(name) {
   document.body.dataset.state = name;
-  for (const button of document.querySelectorAll("button")) button.setAttribute("aria-disabled", name !== "idle");
+  for (const button of document.querySelectorAll("main button:not(.badge), footer button")) button.setAttribute("aria-disabled", name !== "idle");
 }
 
 export function line(text) {
