@@ -6,7 +6,7 @@ CLAIM, COMPLETE, COUNT, FINISH, PURGE, RELEASE, RENEW, RESOLVE, RETENTION = (
     f"stores/redis/lua/{name}.lua"
     for name in ("claim", "complete", "count", "finish", "purge", "release", "renew", "resolve", "retention")
 )
-SCRIPTS, LAYOUT = "stores/redis/scripts.py", "stores/redis/layout.py"
+SCRIPTS, OPERATE, LAYOUT = "stores/redis/scripts.py", "stores/redis/operate.py", "stores/redis/layout.py"
 GRANTED = "if not (same and lapsed and takeover == 1) then return value end"
 HOLDS = "(mine and state == IN_PROGRESS)"
 LAPSED = "local lapsed = value and state == IN_PROGRESS and now >= lease_until"
@@ -118,10 +118,10 @@ FAULTS = [
     Fault("counts include what is past retention", COUNT, "and not past_retention() then", "then"),
     Fault("a failure is stored as a success", LAYOUT, "value[end:], code == SUCCEEDED)", "value[end:], True)"),
     Fault(
-        "what cannot be read is left out", SCRIPTS, "            return UnreadableRecord(", "            return print("
+        "what cannot be read is left out", OPERATE, "            return UnreadableRecord(", "            return print("
     ),
     Fault("what cannot be read is not counted", COUNT, "    place = 5\n", ""),
-    Fault("a page shows a record twice", SCRIPTS, "if name > passed]", "if name >= passed]"),
+    Fault("a page shows a record twice", OPERATE, "if name > passed]", "if name >= passed]"),
     Fault("remove ignores the lease", "stores/redis/lua/remove.lua", "  if now < lease_until then return 0 end\n", ""),
     Fault("remove ignores the owner", "stores/redis/lua/remove.lua", " or not mine then", " then"),
     Fault("remove ignores the attempt", "stores/redis/lua/remove.lua", "attempt ~= seen or ", ""),

@@ -8,7 +8,7 @@ import pytest
 
 from semel import StoreMisconfigured, StoreUnavailable, open_store
 from semel.stores.redis.check import RedisSettingsWarning, check
-from semel.stores.redis.settings import Accepted, RedisSettings
+from semel.stores.redis.settings import RedisSettings
 from semel.stores.url import StoreUrl
 from servers.redis import RedisServer
 from stores.redis_cases import KEY, async_store, client, server, sync_store
@@ -126,7 +126,7 @@ def test_a_database_that_is_not_there() -> None:
 
 def told(info: Mapping[str, object]) -> None:
     """Run the check on what a server that we cannot run here would say."""
-    plan = check("redis://old", Accepted())
+    plan = check(RedisSettings("redis://old", "redis://old"))
     next(plan)
     with pytest.raises(StopIteration):
         plan.send(info)

@@ -36,7 +36,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 def opened(store: AsyncRedisStore) -> list[Any]:
     """The connections of the store, as the driver has them."""
-    return store._link.get()._connections._opened
+    return store._link.get()._servers._at(None).connections._opened
 
 
 async def until_seen(connection: Any) -> None:

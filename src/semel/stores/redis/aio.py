@@ -12,14 +12,15 @@ from semel.core.effects import Effect, Plan
 from semel.core.records import Key
 from semel.errors import StoreUnavailable
 from semel.runtime.drive import adrive
-from semel.runtime.local import AsyncOnce, PerLoop
+from semel.runtime.local import PerLoop
 from semel.store import Clock, Counts, Filter, Page
 from semel.stores.batch_face import CoalescedFace
-from semel.stores.redis.check import check
-from semel.stores.redis.commands import Command
-from semel.stores.redis.driver import AsyncRedisConnections, ours
+from semel.stores.redis.failures import ours
+from semel.stores.redis.operate import RedisOperators
 from semel.stores.redis.scripts import RedisScripts
+from semel.stores.redis.servers import AsyncRedisServers, slots_of
 from semel.stores.redis.settings import RedisSettings
+from semel.stores.redis.walk import Walk
 from semel.stores.redis.watch import NEVER_LOOKED, POLL_S, AsyncListener
 from semel.stores.waiters import AsyncWaiters, changed_key
 
@@ -27,27 +28,20 @@ T = TypeVar("T")
 
 
 class AsyncRedisLink:
-    """The connections of one event loop, and what it knows about the server."""
+    """The connections of one event loop, and what it knows about the servers."""
 
     def __init__(self, settings: RedisSettings) -> None:
-        self._settings = settings
-        self._connections = AsyncRedisConnections(settings)
-        self._checked = AsyncOnce()
+        self._servers = AsyncRedisServers(settings)
+        self.route = self._servers.route
         self.waiters = AsyncWaiters()
-        self.listener = AsyncListener(self._connections.pool, self.waiters)
+        self.listener = AsyncListener(self._servers.make_listening, self.waiters)
 
     async def run(self, plan: Plan[T]) -> T:
-        if not self._checked.done:
-            await self._checked.do(lambda: adrive(check(self._settings.shown, self._settings.accepted), self._perform))
-        return await adrive(plan, self._perform)
+        return await adrive(plan, self._servers.perform)
 
     async def close(self) -> None:
         await self.listener.close()
-        await self._connections.close()
-
-    async def _perform(self, effect: Effect[Any]) -> Any:
-        assert isinstance(effect, Command)
-        return await self._connections.ask(effect.words)
+        await self._servers.close()
 
 
 class AsyncRedisStore(CoalescedFace):
@@ -61,10 +55,16 @@ class AsyncRedisStore(CoalescedFace):
         self._settings = settings
         self._timeout_s = settings.timeout_s
         self._late = str(ours(settings, TimeoutError()))
-        self._scripts = RedisScripts(settings.prefix, partial(ours, settings))
+        place = settings.prefix, partial(ours, settings), slots_of(settings)
+        self._scripts, self._operators = RedisScripts(*place), RedisOperators(*place)
         self._clock = clock
         self._link = PerLoop(lambda: AsyncRedisLink(settings))
-        self._purged_to = 0
+        self._purged_to = Walk()
+
+    def _lane(self, call: Effect[Any]) -> object:
+        """Each node of a cluster has lanes of its own: one that hangs keeps no call for another one waiting."""
+        route = self._link.get().route
+        return type(call) if route is None else (type(call), route.lane(self._scripts.name_for(call)))
 
     async def _send(self, calls: Sequence[Any]) -> Sequence[Any]:
         link = self._link.get()
@@ -103,15 +103,15 @@ class AsyncRedisStore(CoalescedFace):
 
     async def scan(self, filter: Filter = Filter(), *, cursor: str | None = None, limit: int = 100) -> Page:
         """Each record once; again only if the keyspace was resized between two pages (SCAN says "at least once")."""
-        return await self._link.get().run(self._scripts.scan(filter, cursor, limit, self._now()))
+        return await self._link.get().run(self._operators.scan(filter, cursor, limit, self._now()))
 
     async def counts(self) -> Counts:
         """Walks through the whole keyspace in short steps: for an operator, not for every request."""
-        return await self._link.get().run(self._scripts.counts(self._now()))
+        return await self._link.get().run(self._operators.counts(self._now()))
 
     async def purge(self, *, limit: int) -> int:
         """Goes on where the last call ended, at most once around. Redis collects by itself an hour later."""
-        gone, self._purged_to = await self._link.get().run(self._scripts.purge(limit, self._now(), self._purged_to))
+        gone, self._purged_to = await self._link.get().run(self._operators.purge(limit, self._now(), self._purged_to))
         return gone
 
     def open_front(self, *, timeout_ms: int) -> AsyncRedisStore:

@@ -1,4 +1,4 @@
-"""The start-up check: can this server keep what it acknowledges? Asked once in each process, before the first call.
+"""The start-up check: can this server keep what it acknowledges? Each process asks it before its first call.
 
 `INFO` tells everything, and hosted servers allow it where they forbid `CONFIG`. A server that evicts is refused. One
 that forgets when it dies, or does not say, gets a warning (`RedisSettingsWarning`). Each can be accepted by an option
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from semel.core.effects import Plan, do
 from semel.errors import StoreMisconfigured, StoreUnavailable
 from semel.stores.redis.commands import Command, LoginRefused
-from semel.stores.redis.settings import Accepted
+from semel.stores.redis.settings import Accepted, RedisSettings, Topology
 
 VERSION_MIN = (6, 2)
 
@@ -22,8 +22,9 @@ class RedisSettingsWarning(UserWarning):
     """The server's settings do not keep, or do not show that they keep, what semel was told is stored."""
 
 
-def check(shown: str, accepted: Accepted) -> Plan[None]:
+def check(settings: RedisSettings) -> Plan[None]:
     """Refuse a server that cannot be used, warn about one that may forget."""
+    shown, accepted = settings.shown.removesuffix(","), settings.accepted
     try:
         info: Mapping[str, object] = yield from do(Command(("INFO",)))
     except LoginRefused:
@@ -31,7 +32,8 @@ def check(shown: str, accepted: Accepted) -> Plan[None]:
     except StoreMisconfigured as error:
         _unverified(shown, accepted, str(error))
         return
-    _check_role(shown, info)
+    if settings.topology is Topology.SINGLE:  # the others find the server that is a primary
+        _check_role(shown, info)
     _check_version(shown, info)
     missing = [name for name in ("maxmemory_policy", "aof_enabled") if name not in info]
     if missing:

@@ -35,7 +35,7 @@ def copy_name(prefix: str, call: CopyCall[Any]) -> bytes:
 def _answer(calls: Sequence[CopyCall[Any]], names: list[bytes]) -> Plan[list[Any]]:
     match calls[0]:
         case FindCopy():
-            return list((yield from do(Command(("MGET", *names)))))
+            return list((yield from do(Command(("MGET", *names), names[0]))))
         case OpenCopy():
             tickets = [call.ticket for call in calls if isinstance(call, OpenCopy)]
             return list(map(bool, (yield from OPEN.run(names, (NO_TIME, TICKET_MS, *tickets)))))
@@ -47,7 +47,7 @@ def _answer(calls: Sequence[CopyCall[Any]], names: list[bytes]) -> Plan[list[Any
             for call, name in zip(calls, names, strict=True):  # an operator changes few records at once
                 assert isinstance(call, ForbidCopy)
                 if call.forbid_ms:
-                    yield from do(Command(("SET", name, NO_COPY, "PX", call.forbid_ms)))
+                    yield from do(Command(("SET", name, NO_COPY, "PX", call.forbid_ms), name))
                 else:
-                    yield from do(Command(("DEL", name)))
+                    yield from do(Command(("DEL", name), name))
             return [True] * len(calls)

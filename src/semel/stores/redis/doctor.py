@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 from semel.core.effects import Effect
@@ -11,11 +14,12 @@ from semel.errors import StoreMisconfigured
 from semel.store import Finding
 from semel.stores import examination
 from semel.stores.redis.check import VERSION_MIN
-from semel.stores.redis.commands import Command, LoginRefused
+from semel.stores.redis.commands import Command, LoginRefused, Node
 from semel.stores.redis.layout import VERSION, frame, name_of
-from semel.stores.redis.settings import Accepted, RedisSettings
+from semel.stores.redis.settings import Accepted, RedisSettings, Topology
 
 Run = Callable[[Effect[Any]], Any]
+LookAt = Callable[[Node, Effect[Any]], Any]
 PROMISE = Finding(
     "promise",
     "info",
@@ -25,9 +29,22 @@ PROMISE = Finding(
 )
 
 
-def examine(settings: RedisSettings, run: Run) -> Iterator[Finding]:
-    info = _info(run)
+def examine(settings: RedisSettings, nodes: Sequence[Node], look_at: LookAt) -> Iterator[Finding]:
+    """Look at each server that takes writes. What is the same on all of them is said once."""
     yield Finding("connection", "ok", f"{settings.shown} answers")
+    yield from _said_once(nodes, [list(_examine_node(settings, partial(look_at, node))) for node in nodes])
+    yield Finding("schema", "ok", f"records of form {VERSION} under {settings.prefix}:*; Redis needs no migrations")
+    probe = name_of(settings.prefix.encode(), frame(Key("semel", "semel doctor", "probe")))
+    for node in nodes:
+        yield _latency(settings, node, look_at, probe)
+        yield _of(node, examination.clock_skew(partial(_now_ms, partial(look_at, node))))
+    if settings.topology is not Topology.SINGLE:
+        yield _confirmation(settings)
+    yield PROMISE
+
+
+def _examine_node(settings: RedisSettings, run: Run) -> Iterator[Finding]:
+    info = _info(run)
     if info is None:
         yield Finding(
             "settings",
@@ -37,25 +54,60 @@ def examine(settings: RedisSettings, run: Run) -> Iterator[Finding]:
         )
     else:
         yield _version(info)
-        yield _role(info)
+        yield _role(info, settings.topology)
         yield _eviction(info, settings.accepted)
         yield _persistence(info, settings.accepted, _fsync(run))
         yield _memory(info)
-    yield Finding("schema", "ok", f"records of form {VERSION} under {settings.prefix}:*; Redis needs no migrations")
-    probe = name_of(settings.prefix.encode(), frame(Key("semel", "semel doctor", "probe")))
-    yield examination.latency(lambda: run(Command(("GET", probe))))
-    yield examination.clock_skew(lambda: _now_ms(run))
-    yield PROMISE
 
 
-def examine_front(settings: RedisSettings, run: Run) -> Iterator[Finding]:
-    """What matters for a server that only holds copies: it may evict and forget, and should be near."""
+def _of(node: Node, finding: Finding) -> Finding:
+    if node.address is None:
+        return finding
+    return replace(finding, detail=f"{node.address[0]}:{node.address[1]}: {finding.detail}")
+
+
+def _confirmation(settings: RedisSettings) -> Finding:
+    if settings.wait_replicas:
+        return Finding(
+            "confirmation",
+            "ok",
+            f"a write counts when {settings.wait_replicas} replicas have it; it is refused after {settings.wait_ms} ms",
+        )
+    return Finding(
+        "confirmation",
+        "warning",
+        "wait_replicas is 0: a write counts before any replica has it, and is lost if its server fails just then",
+        "add wait_replicas=1 to the URL, or as many as there are replicas of each server",
+    )
+
+
+def examine_front(settings: RedisSettings, nodes: Sequence[Node], look_at: LookAt) -> Iterator[Finding]:
+    """What matters for servers that only hold copies: they may evict and forget, and should be near."""
     yield Finding("connection", "ok", f"{settings.shown} answers")
+    yield from _said_once(nodes, [list(_examine_front_node(settings, partial(look_at, node))) for node in nodes])
+    for node in nodes:
+        yield _latency(settings, node, look_at, f"{settings.prefix}:copies".encode())
+
+
+def _examine_front_node(settings: RedisSettings, run: Run) -> Iterator[Finding]:
     if (info := _info(run)) is not None:
         yield _version(info)
-        yield _role(info)
+        yield _role(info, settings.topology)
         yield _room(info)
-    yield examination.latency(lambda: run(Command(("GET", f"{settings.prefix}:copies"))))
+
+
+def _said_once(nodes: Sequence[Node], found: Sequence[Sequence[Finding]]) -> Iterator[Finding]:
+    for findings in zip_longest(*found):
+        if len(set(findings)) == 1:
+            yield findings[0]
+        else:
+            yield from (_of(node, finding) for node, finding in zip(nodes, findings, strict=True) if finding)
+
+
+def _latency(settings: RedisSettings, node: Node, look_at: LookAt, probe: bytes) -> Finding:
+    """A node of a cluster reads only what is in its slots."""
+    command = Command(("PING",) if settings.topology is Topology.CLUSTER else ("GET", probe))
+    return _of(node, examination.latency(partial(look_at, node, command)))
 
 
 def _room(info: Mapping[str, object]) -> Finding:
@@ -100,11 +152,18 @@ def _version(info: Mapping[str, object]) -> Finding:
     return Finding("version", "ok", f"{name} {found}")
 
 
-def _role(info: Mapping[str, object]) -> Finding:
+def _role(info: Mapping[str, object], topology: Topology) -> Finding:
     if info.get("role") == "slave":
         primary = f"{info.get('master_host')}:{info.get('master_port')}"
         return Finding("role", "problem", "this is a replica, which takes no writes", f"name its primary, {primary}")
     replicas = info.get("connected_slaves", 0)
+    if topology is not Topology.SINGLE and not replicas:
+        return Finding(
+            "role",
+            "warning",
+            "a primary without replicas: when it fails, its keys cannot be used until it is back",
+            "give it a replica, or look at why it has lost its own",
+        )
     return Finding("role", "ok", f"a primary with {replicas} replicas")
 
 

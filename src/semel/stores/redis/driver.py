@@ -12,7 +12,6 @@ noticed before anything is sent on it.
 from __future__ import annotations
 
 import asyncio
-import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -26,9 +25,10 @@ from redis import exceptions
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from semel.errors import RecordUnreadable, StoreError, StoreMisconfigured, StoreTimeout, StoreUnavailable
-from semel.stores.redis.commands import LoginRefused, ScriptMissing, Word
-from semel.stores.redis.settings import RedisSettings
+from semel.errors import StoreTimeout, StoreUnavailable
+from semel.stores.redis.commands import Command, changed
+from semel.stores.redis.failures import Connecting, Failures
+from semel.stores.redis.settings import RedisSettings, Topology
 
 NEARLY_WHOLE = 0.8
 """A call that has this part of its time left is not worth a limit of its own."""
@@ -36,37 +36,71 @@ LEAST_S = 0.01
 
 
 class AnyRedisConnections:
-    """The connections that were opened, and the idle ones among them."""
+    """The connections to one server that were opened, and the idle ones among them."""
 
     def __init__(self, settings: RedisSettings, pool: Any, readers: Mapping[Any, Any]) -> None:
-        self.pool = pool
+        self._pool = pool
         self._settings = settings
         self._readers = readers
         self._failures = Failures(settings)
+        self._connecting = self._failures if settings.topology is Topology.SINGLE else Connecting(settings)
         self._opened: list[Any] = []
         self._idle: list[Any] = []
 
+    def make(self) -> Any:
+        """A connection that is not connected yet."""
+        return self._pool.connection_class(**self._pool.connection_kwargs)
+
     def _take(self) -> Any:
-        """An idle connection, else a new one, which is not connected yet."""
+        """An idle connection, else a new one."""
         try:
             return self._idle.pop()
         except IndexError:
-            connection = self.pool.connection_class(**self.pool.connection_kwargs)
+            connection = self.make()
             self._opened.append(connection)
             return connection
 
+    def _read(self, command: Command, reply: Any) -> Any:
+        read = self._readers.get(command.words[0])
+        return reply if read is None or isinstance(reply, Exception) else read(reply)
+
+    def _waits(self, commands: Sequence[Command], replies: Sequence[Any]) -> bool:
+        """Whether replicas have to confirm something of this before it counts."""
+        return self._settings.wait_replicas > 0 and any(
+            command.writes and changed(reply) for command, reply in zip(commands, replies, strict=True)
+        )
+
+    def _wait(self, left_s: float) -> tuple[str | int, ...]:
+        """The server answers later than this only if it is late with everything."""
+        return "WAIT", self._settings.wait_replicas, max(1, min(self._settings.wait_ms, int(left_s * 900)))
+
+    def _confirmed(self, commands: Sequence[Command], replies: list[Any], count: Any) -> list[Any]:
+        """The replies, of which those that too few replicas confirmed are failures: it may have happened."""
+        wanted = self._settings.wait_replicas
+        if isinstance(count, int) and count >= wanted:
+            return replies
+        said = f"{count} of {wanted} replicas confirmed a write within {self._settings.wait_ms} ms"
+        failure = f"{self._settings.shown} may lose what it was asked for: {said}"
+        return [
+            StoreUnavailable(failure) if command.writes and changed(reply) else reply
+            for command, reply in zip(commands, replies, strict=True)
+        ]
+
 
 class RedisConnections(AnyRedisConnections):
-    """For threads: each command has a connection to itself, of at most `pool_max`."""
+    """For threads: each exchange has a connection to itself, of at most `pool_max`."""
 
     def __init__(self, settings: RedisSettings) -> None:
         options = _options(settings, Retry(NoBackoff(), 0), socket_timeout=settings.timeout_s)
-        pool = redis.ConnectionPool.from_url(settings.url, **options)
+        pool = redis.ConnectionPool.from_url(settings.url, **options, **_greeting(settings, _greet))
         super().__init__(settings, pool, redis.Redis(connection_pool=pool).response_callbacks)
         self._free = threading.BoundedSemaphore(settings.pool_max)
 
-    def ask(self, words: Sequence[Word], due_s: float) -> Any:
-        """Send one command, and return its reply, by `due_s` at the latest."""
+    def exchange(self, commands: Sequence[Command], due_s: float) -> list[Any]:
+        """Send commands in one piece, and return their replies, by `due_s` at the latest.
+
+        What the server refused has its error in the place of a reply.
+        """
         if not self._free.acquire(timeout=max(0.0, due_s - time.monotonic())):
             raise StoreTimeout(
                 f"{self._settings.shown}: all {self._settings.pool_max} connections were busy for "
@@ -74,25 +108,29 @@ class RedisConnections(AnyRedisConnections):
             )
         try:
             with self._failures:
-                reply = self._exchange(words, due_s)
+                replies = self._exchange(commands, due_s)
         finally:
             self._free.release()
-        read = self._readers.get(words[0])
-        return reply if read is None else read(reply)
+        return [self._read(*each) for each in zip(commands, replies, strict=True)]
 
     def close(self) -> None:
         for connection in self._opened:
             connection.disconnect()
 
-    def _exchange(self, words: Sequence[Word], due_s: float) -> Any:
+    def _exchange(self, commands: Sequence[Command], due_s: float) -> list[Any]:
         connection = self._take()
         try:
             _limit(connection, due_s - time.monotonic(), self._settings.timeout_s)
-            _ensure(connection)
-            connection.send_packed_command(connection.pack_command(*words), check_health=False)
-            return connection.read_response()
-        except redis.ResponseError:
-            raise
+            with self._connecting:
+                _ensure(connection)
+            packed = [part for command in commands for part in connection.pack_command(*command.words)]
+            connection.send_packed_command(packed, check_health=False)
+            replies = [_reply(connection) for _ in commands]
+            if self._waits(commands, replies):
+                wait = connection.pack_command(*self._wait(due_s - time.monotonic()))
+                connection.send_packed_command(wait, check_health=False)
+                replies = self._confirmed(commands, replies, _reply(connection))
+            return replies
         except BaseException:
             connection.disconnect()
             raise
@@ -106,35 +144,80 @@ class AsyncRedisConnections(AnyRedisConnections):
     def __init__(self, settings: RedisSettings) -> None:
         # redis-py's own time-out costs a task for each command and, before Python 3.12, can swallow a cancellation.
         options = _options(settings, redis.asyncio.retry.Retry(NoBackoff(), 0), socket_timeout=None)
-        pool = redis.asyncio.ConnectionPool.from_url(settings.url, **options)
+        pool = redis.asyncio.ConnectionPool.from_url(settings.url, **options, **_greeting(settings, _agreet))
         super().__init__(settings, pool, redis.asyncio.Redis(connection_pool=pool).response_callbacks)
         self._free = asyncio.Semaphore(settings.pool_max)
 
-    async def ask(self, words: Sequence[Word]) -> Any:
-        """Send one command, and return its reply, in time or not at all."""
+    async def exchange(self, commands: Sequence[Command], due_s: float) -> list[Any]:
+        """Send commands in one piece, and return their replies, in time or not at all."""
         with self._failures:
-            async with asyncio.timeout(self._settings.timeout_s), self._free:
-                reply = await self._exchange(words)
-        read = self._readers.get(words[0])
-        return reply if read is None else read(reply)
+            async with asyncio.timeout_at(due_s), self._free:
+                replies = await self._exchange(commands, due_s)
+        return [self._read(*each) for each in zip(commands, replies, strict=True)]
 
     async def close(self) -> None:
         for connection in self._opened:
             await connection.disconnect()
 
-    async def _exchange(self, words: Any) -> Any:
+    async def _exchange(self, commands: Sequence[Command], due_s: float) -> list[Any]:
         connection = self._take()
         try:
-            await self.pool.ensure_connection(connection)
-            await connection.send_packed_command(pack_command(words), check_health=False)
-            return await connection.read_response()
-        except redis.ResponseError:
-            raise
+            with self._connecting:
+                await self._pool.ensure_connection(connection)
+            packed = [pack_command(command.words) for command in commands]  # type: ignore[arg-type]
+            await connection.send_packed_command(b"".join(packed), check_health=False)
+            replies = [await _areply(connection) for _ in commands]
+            if self._waits(commands, replies):
+                wait = pack_command(self._wait(due_s - asyncio.get_running_loop().time()))  # type: ignore[arg-type]
+                await connection.send_packed_command(wait, check_health=False)
+                replies = self._confirmed(commands, replies, await _areply(connection))
+            return replies
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
         finally:
             self._idle.append(connection)
+
+
+REFUSALS = (redis.ResponseError, exceptions.BusyLoadingError)
+"""What a server answers instead of a reply, on a connection that stays as good as it was."""
+
+
+def _reply(connection: Any) -> Any:
+    try:
+        return connection.read_response()
+    except REFUSALS as error:
+        return error
+
+
+async def _areply(connection: Any) -> Any:
+    try:
+        return await connection.read_response()
+    except REFUSALS as error:
+        return error
+
+
+def _greeting(settings: RedisSettings, greet: Any) -> dict[str, Any]:
+    """Sentinels may name a server that is not the master any more, or not yet: ask it before it is asked to write."""
+    masters = settings.topology is Topology.SENTINEL and not settings.asks_sentinel
+    return {"redis_connect_func": greet} if masters else {}
+
+
+def _greet(connection: Any) -> None:
+    connection.on_connect()
+    connection.send_command("ROLE", check_health=False)
+    _check_role(connection.read_response())
+
+
+async def _agreet(connection: Any) -> None:
+    await connection.on_connect()
+    await connection.send_command("ROLE", check_health=False)
+    _check_role(await connection.read_response())
+
+
+def _check_role(found: Any) -> None:
+    if found[0] != b"master":
+        raise exceptions.ReadOnlyError(f"its role is {found[0].decode()}")
 
 
 def _options(settings: RedisSettings, retry: Any, *, socket_timeout: float | None) -> dict[str, Any]:
@@ -164,66 +247,3 @@ def _ensure(connection: Any) -> None:
         pass
     connection.disconnect()
     connection.connect()
-
-
-class Failures:
-    """Turns whatever the driver raises into an error of ours, in words for the person who runs the server."""
-
-    __slots__ = ("_settings",)
-
-    def __init__(self, settings: RedisSettings) -> None:
-        self._settings = settings
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, exceptions.NoScriptError):
-            raise ScriptMissing(str(error)) from error
-        if isinstance(error, exceptions.RedisError | OSError | RuntimeError):  # uvloop's word for a lost connection
-            raise ours(self._settings, error) from error
-
-
-def ours(settings: RedisSettings, error: Exception) -> StoreError:
-    """The error of ours that says what the driver, or the server, said."""
-    silence = f"nothing within {settings.timeout_ms} ms"
-    said = f"{type(error).__name__}: {str(error) or silence}"  # the driver turns some of the server's words into types
-    for words, kind, text in MEANINGS:
-        if re.search(words, said):
-            return kind(f"{settings.shown} {text.format(prefix=settings.prefix)} ({error})")
-    silent = isinstance(error, TimeoutError | exceptions.TimeoutError)
-    return (StoreTimeout if silent else StoreUnavailable)(f"{settings.shown} did not answer: {said}")
-
-
-MEANINGS: tuple[tuple[str, type[StoreError], str], ...] = (
-    (
-        r"OutOfMemory|\bOOM\b",
-        StoreUnavailable,
-        "has used up its maxmemory and takes no new keys: raise maxmemory, or purge",
-    ),
-    (r"\bMISCONF\b", StoreUnavailable, "cannot write to its disk and so refuses writes: see its log"),
-    (
-        r"ReadOnlyError|\bREADONLY\b",
-        StoreUnavailable,
-        "is a read-only replica: name its primary, or wait for the failover to end",
-    ),
-    (r"BusyLoading|\bLOADING\b", StoreUnavailable, "is still loading its data"),
-    (
-        r"^AuthenticationError|WRONGPASS|NOAUTH",
-        LoginRefused,
-        "refuses the login: check the user name and password in the URL",
-    ),
-    (
-        r"NoPermission|\bNOPERM\b",
-        StoreMisconfigured,
-        "does not allow this user what semel needs: "
-        "ACL SETUSER … ~{prefix}:* &{prefix}:* +@read +@write +@scripting +@pubsub +@connection +info +time",
-    ),
-    (
-        r"WRONGTYPE",
-        RecordUnreadable,
-        "holds something else than a record under a name of ours: choose another option prefix",
-    ),
-    (r"DB index|invalid DB", StoreMisconfigured, "has no database of that number"),
-    (r"unknown command", StoreMisconfigured, "does not know, or was told to hide, a command that semel needs"),
-)

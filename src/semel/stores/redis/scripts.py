@@ -1,33 +1,32 @@
 """What the store says to Redis: plans that yield commands. The decisions are in Lua (lua/*.lua), one script a batch.
 
 Requests and replies are bounded: a script may answer fewer calls than it was given, and the rest is asked again. No
-replay writes.
+replay writes. In a cluster each record has its own script, and those for one node are one request.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from struct import Struct
 from typing import Any, NamedTuple
 
 from semel.core import model
 from semel.core.attempts import CountAttempt
 from semel.core.copies import CopyCall
-from semel.core.effects import Claim, Complete, Plan, Read, Release, Remove, Renew, Resolve, do
+from semel.core.effects import Claim, Complete, Plan, Read, Release, Remove, Renew, Resolve
 from semel.core.records import Acquired, Claimed, Key, Lease, Occupied, Record, Result
 from semel.errors import RecordUnreadable, StoreError
-from semel.store import Counts, Filter, Page, UnreadableRecord
-from semel.stores.redis.commands import Command, Lua, Word
-from semel.stores.redis.copies import answer_copies
+from semel.stores.redis.commands import Lua, Word
+from semel.stores.redis.copies import answer_copies, copy_name
 from semel.stores.redis.layout import FAILED, SUCCEEDED, answer, frame, name_of, to_record
+from semel.stores.redis.spread import SlotOf, group, one_slot, together
 
 CALLS_MAX = 128
 """Calls in one script. Redis does nothing else meanwhile: this is about a millisecond."""
 REQUEST_MAX = 1_048_576
 """Bytes of answers in one script, unless a single one is larger."""
-SCAN_COUNT = 500
 CALL = Struct(">IHB")
 """How every call begins: its size with this, and the sizes of frame and owner."""
 TERMS = Struct(">QQ?")
@@ -35,8 +34,7 @@ ENDING = Struct(">QBQ")
 SEEN = Struct(">QQQ?")
 COMPLETION = Struct(">BQQ")
 
-ATTEMPT = Lua("attempt")
-READ, PURGE, COUNT = Lua("read"), Lua("retention", "look", "purge"), Lua("retention", "look", "count")
+ATTEMPT, READ = Lua("attempt", writes=True), Lua("read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +47,35 @@ class RedisScripts:
 
     prefix: str
     ours: Callable[[Exception], StoreError]
+    slot_of: SlotOf = one_slot
 
     def name_of(self, key: Key) -> bytes:
         return name_of(self.prefix.encode(), frame(key))
 
+    def name_for(self, call: Any) -> bytes:
+        """The Redis key that a call is about."""
+        if isinstance(call, CopyCall):
+            return copy_name(self.prefix, call)
+        return self.name_of(call.lease.key if isinstance(call, Renew | Complete | Release) else call.key)
+
     def answer(self, calls: Sequence[Any], now_ms: int | None) -> Plan[list[Any]]:
         """Answer calls of one kind, each with its reply or its error."""
+        if self.slot_of is one_slot or len(calls) == 1:
+            return (yield from self._answer(calls, now_ms))
+        replies: list[Any] = []
+        while len(replies) < len(calls):
+            some = list(_some(calls, len(replies)))
+            groups = group(list(map(self.name_for, some)), self.slot_of)
+            ends = yield from together([self._answer([some[at] for at in places], now_ms) for places in groups])
+            answered: list[Any] = [None] * len(some)
+            for places, end in zip(groups, ends, strict=True):
+                for place, reply in zip(places, repeat(end) if isinstance(end, StoreError) else end, strict=False):
+                    answered[place] = reply
+            replies += answered
+        return replies
+
+    def _answer(self, calls: Sequence[Any], now_ms: int | None) -> Plan[list[Any]]:
+        """Answer calls whose records may share a script."""
         if isinstance(calls[0], CountAttempt):
             return (yield from self._count_attempts(calls, now_ms))
         if isinstance(calls[0], CopyCall):
@@ -65,7 +86,7 @@ class RedisScripts:
         while len(replies) < len(calls):
             names: list[bytes] = []
             told: list[bytes] = []
-            words: list[Word] = [_time(now_ms), b""]
+            words: list[Word] = [time_word(now_ms), b""]
             for call in _some(calls, len(replies)):
                 key, owner, rest, data = kind.tell(call)
                 if data is not None:
@@ -89,82 +110,9 @@ class RedisScripts:
         counts: list[int] = []
         for call in calls:
             name = name_of(f"{self.prefix}:attempts".encode(), frame(call.key))
-            count = yield from ATTEMPT.run((name,), (_time(now_ms), call.retention_ms, call.error.encode()))
+            count = yield from ATTEMPT.run((name,), (time_word(now_ms), call.retention_ms, call.error.encode()))
             counts.append(int(count))
         return counts
-
-    def purge(self, limit: int, now_ms: int | None, cursor: int) -> Plan[tuple[int, int]]:
-        """Delete up to `limit` records past retention, from `cursor` on: how many, and where to go on next time."""
-        gone, whole = 0, cursor == 0
-        while gone < limit:
-            after, names = yield from self._page(cursor)
-            if names:
-                gone += yield from PURGE.run(names, (_time(now_ms), limit - gone))
-            if gone == limit:  # this page may hold more
-                break
-            cursor = after
-            if cursor == 0 and whole:
-                break
-            whole = whole or cursor == 0
-        return gone, cursor
-
-    def scan(self, filter: Filter, cursor: str | None, limit: int, now_ms: int | None) -> Plan[Page]:
-        """A page in the order of SCAN, and by name within one step of it, so that a page may end inside a step."""
-        place, passed = _place(cursor)
-        found: dict[Key, Record] = {}
-        unreadable: dict[str, UnreadableRecord] = {}
-        [began_ms] = yield from READ.run((), (_time(now_ms),))
-
-        def page(cursor: str | None) -> Page:
-            return Page(tuple(found.values()), cursor, tuple(unreadable.values()), began_ms)
-
-        while True:
-            after, names = yield from self._page(place)
-            names = [name for name in names if name > passed]
-            while names:
-                seen_ms, *values = yield from READ.run(names, (_time(now_ms),))
-                for name, value in zip(names, values, strict=False):
-                    shown = self._shown(name, value, filter, seen_ms)
-                    fresh = isinstance(shown, Record) and shown.key not in found
-                    if (fresh or isinstance(shown, UnreadableRecord)) and len(found) + len(unreadable) == limit:
-                        return page(f"{place}.{passed.decode()}")
-                    if isinstance(shown, UnreadableRecord):
-                        unreadable[shown.place] = shown
-                    elif shown is not None:
-                        found[shown.key] = shown
-                    passed = name
-                names = names[len(values) :]
-            place, passed = after, b""
-            if place == 0:
-                return page(None)
-
-    def _shown(self, name: bytes, value: Any, filter: Filter, now_ms: int) -> Record | UnreadableRecord | None:
-        """What a page shows of one value. One that cannot be read is shown, too, and hides no other."""
-        try:
-            if isinstance(value, Exception):
-                raise self.ours(value)
-            record = None if value is None else to_record(value)
-        except RecordUnreadable as error:
-            return UnreadableRecord(name.decode("utf-8", "backslashreplace"), str(error))
-        return record if record is not None and filter.matches(record, now_ms) else None
-
-    def counts(self, now_ms: int | None) -> Plan[Counts]:
-        """Look at the first bytes of every record: Redis has no index that could be asked."""
-        totals, place = [0] * 5, 0
-        while True:
-            place, names = yield from self._page(place)
-            if names:
-                totals = [a + b for a, b in zip(totals, (yield from COUNT.run(names, (_time(now_ms),))), strict=True)]
-            if place == 0:
-                break
-        in_progress, unknown, succeeded, failed, unreadable = totals
-        return Counts(in_progress, unknown, succeeded, failed, unreadable=unreadable)
-
-    def _page(self, cursor: int) -> Plan[tuple[int, list[bytes]]]:
-        """One step of SCAN, which may return a name twice."""
-        words = ("SCAN", cursor, "MATCH", f"{self.prefix}:{{*", "COUNT", SCAN_COUNT)
-        after, names = yield from do(Command(words))
-        return int(after), sorted(set(names))
 
 
 Told = tuple[Key, str, bytes, bytes | None]
@@ -247,12 +195,12 @@ def _readable(found: Any, key: Key) -> Any:
 
 
 KINDS: dict[type, Kind] = {
-    Claim: Kind(Lua("retention", "calls", "claim", "each"), _claim, _claimed),
-    Renew: Kind(Lua("calls", "renew", "each"), _renew, _renewed),
-    Complete: Kind(Lua("finish", "calls", "complete", "each"), _complete, _done),
-    Release: Kind(Lua("disowned", "calls", "release", "each"), _release, _done),
-    Resolve: Kind(Lua("finish", "disowned", "calls", "resolve", "each"), _resolve, _ended),
-    Remove: Kind(Lua("calls", "remove", "each"), _remove, _ended),
+    Claim: Kind(Lua("retention", "calls", "claim", "each", writes=True), _claim, _claimed),
+    Renew: Kind(Lua("calls", "renew", "each", writes=True), _renew, _renewed),
+    Complete: Kind(Lua("finish", "calls", "complete", "each", writes=True), _complete, _done),
+    Release: Kind(Lua("disowned", "calls", "release", "each", writes=True), _release, _done),
+    Resolve: Kind(Lua("finish", "disowned", "calls", "resolve", "each", writes=True), _resolve, _ended),
+    Remove: Kind(Lua("calls", "remove", "each", writes=True), _remove, _ended),
     Read: Kind(READ, _read, _found),
 }
 
@@ -268,13 +216,5 @@ def _some(calls: Sequence[Any], start: int) -> Iterator[Any]:
         yield call
 
 
-def _time(now_ms: int | None) -> Word:
+def time_word(now_ms: int | None) -> Word:
     return "" if now_ms is None else now_ms
-
-
-def _place(cursor: str | None) -> tuple[int, bytes]:
-    if cursor is None:
-        return 0, b""
-    if not (match := re.fullmatch(r"(\d{1,20})\.([\x21-\x7e]*)", cursor)):
-        raise ValueError(f"{cursor!r} is not a cursor that scan returned")
-    return int(match[1]), match[2].encode()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -13,15 +13,17 @@ from semel.core.records import Key
 from semel.errors import StoreUnavailable
 from semel.runtime.deadline import find_due_s, tell_due
 from semel.runtime.drive import drive
-from semel.runtime.local import Once, PerProcess
+from semel.runtime.local import PerProcess
 from semel.store import Clock, Counts, Filter, Finding, Page
 from semel.stores.faces import Face
-from semel.stores.redis.check import check
-from semel.stores.redis.commands import Command
-from semel.stores.redis.doctor import examine, examine_front
-from semel.stores.redis.driver import RedisConnections, ours
+from semel.stores.redis.commands import Node, Nodes
+from semel.stores.redis.doctor import LookAt, examine, examine_front
+from semel.stores.redis.failures import ours
+from semel.stores.redis.operate import RedisOperators
 from semel.stores.redis.scripts import RedisScripts
+from semel.stores.redis.servers import RedisServers, slots_of
 from semel.stores.redis.settings import RedisSettings
+from semel.stores.redis.walk import Walk
 from semel.stores.redis.watch import NEVER_LOOKED, POLL_S, Listener
 from semel.stores.waiters import Waiters, changed_key
 
@@ -29,38 +31,38 @@ T = TypeVar("T")
 
 
 class RedisLink:
-    """The connections of one process, and what it knows about the server."""
+    """The connections of one process, and what it knows about the servers."""
 
     def __init__(self, settings: RedisSettings) -> None:
         self._settings = settings
-        self._connections = RedisConnections(settings)
-        self._checked = Once()
+        self._servers = RedisServers(settings)
         self.waiters = Waiters()
-        self.listener = Listener(self._connections.pool, self.waiters)
+        self.listener = Listener(lambda: self._servers.make_listening(self._due_s()), self.waiters)
 
     def run(self, plan: Plan[T]) -> T:
         """A call has one deadline for all that it waits for: a free connection, a new one, and every command."""
         due_s = find_due_s(time.monotonic(), self._settings.timeout_s)
-        perform = partial(self._perform, due_s)
         try:
-            if not self._checked.done:
-                self._checked.do(lambda: drive(check(self._settings.shown, self._settings.accepted), perform))
-            return drive(plan, perform)
+            return drive(plan, lambda effect: self._servers.perform(effect, due_s))
         except StoreUnavailable as failure:
             tell_due(failure, due_s)
             raise
 
-    def run_unchecked(self, effect: Effect[Any]) -> Any:
-        """For examinations: the check would refuse what is to be shown."""
-        return self._perform(time.monotonic() + self._settings.timeout_s, effect)
+    def examine(self, look: Callable[[RedisSettings, Sequence[Node], LookAt], Iterator[Finding]]) -> list[Finding]:
+        """Without the check, which would refuse what is to be shown."""
+        nodes = self._servers.perform(Nodes(), self._due_s())
+
+        def look_at(node: Node, effect: Effect[Any]) -> Any:
+            return self._servers.look_at(node, effect, self._due_s())
+
+        return list(look(self._settings, nodes, look_at))
 
     def close(self) -> None:
         self.listener.close()
-        self._connections.close()
+        self._servers.close()
 
-    def _perform(self, due_s: float, effect: Effect[Any]) -> Any:
-        assert isinstance(effect, Command)
-        return self._connections.ask(effect.words, due_s)
+    def _due_s(self) -> float:
+        return time.monotonic() + self._settings.timeout_s
 
 
 class RedisStore(Face):
@@ -68,10 +70,11 @@ class RedisStore(Face):
 
     def __init__(self, settings: RedisSettings, *, clock: Clock | None = None) -> None:
         self._settings = settings
-        self._scripts = RedisScripts(settings.prefix, partial(ours, settings))
+        place = settings.prefix, partial(ours, settings), slots_of(settings)
+        self._scripts, self._operators = RedisScripts(*place), RedisOperators(*place)
         self._clock = clock
         self._link = PerProcess(lambda: RedisLink(settings))
-        self._purged_to = 0
+        self._purged_to = Walk()
 
     def _call(self, call: Effect[T]) -> T:
         link = self._link.get()
@@ -108,19 +111,19 @@ class RedisStore(Face):
 
     def scan(self, filter: Filter = Filter(), *, cursor: str | None = None, limit: int = 100) -> Page:
         """Each record once; again only if the keyspace was resized between two pages (SCAN says "at least once")."""
-        return self._link.get().run(self._scripts.scan(filter, cursor, limit, self._now()))
+        return self._link.get().run(self._operators.scan(filter, cursor, limit, self._now()))
 
     def counts(self) -> Counts:
         """Walks through the whole keyspace in short steps: for an operator, not for every request."""
-        return self._link.get().run(self._scripts.counts(self._now()))
+        return self._link.get().run(self._operators.counts(self._now()))
 
     def purge(self, *, limit: int) -> int:
         """Goes on where the last call ended, at most once around. Redis collects by itself an hour later."""
-        gone, self._purged_to = self._link.get().run(self._scripts.purge(limit, self._now(), self._purged_to))
+        gone, self._purged_to = self._link.get().run(self._operators.purge(limit, self._now(), self._purged_to))
         return gone
 
     def examine(self) -> Sequence[Finding]:
-        return list(examine(self._settings, self._link.get().run_unchecked))
+        return self._link.get().examine(examine)
 
     def open_front(self, *, timeout_ms: int) -> RedisStore:
         return RedisStore(self._settings.as_front(timeout_ms))
@@ -129,7 +132,7 @@ class RedisStore(Face):
         return self._call(call)
 
     def examine_front(self) -> Sequence[Finding]:
-        return list(examine_front(self._settings, self._link.get().run_unchecked))
+        return self._link.get().examine(examine_front)
 
     def close(self) -> None:
         if link := self._link.take():

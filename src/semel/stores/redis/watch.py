@@ -10,12 +10,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import redis
-import redis.asyncio
 
 from semel.core.records import Key
 from semel.stores.waiters import AsyncWaiters, Waiters
@@ -78,8 +77,8 @@ class Channels(dict[bytes, Channel]):
 class Listener:
     """For threads: a daemon thread reads, those who come and go write."""
 
-    def __init__(self, pool: redis.ConnectionPool, waiters: Waiters) -> None:
-        self._pool = pool
+    def __init__(self, make: Callable[[], Any], waiters: Waiters) -> None:
+        self._make = make
         self._waiters = waiters
         self._lock = threading.Lock()
         self._channels = Channels()
@@ -131,7 +130,7 @@ class Listener:
             return bool(self._channels)
 
     def _listen(self) -> None:
-        connection: Any = self._pool.connection_class(**self._pool.connection_kwargs)
+        connection = self._make()
         try:
             connection.connect()
             with self._lock:
@@ -154,8 +153,8 @@ class Listener:
 class AsyncListener:
     """For tasks of one event loop: one task reads, another one writes, and those who come and go wait for neither."""
 
-    def __init__(self, pool: redis.asyncio.ConnectionPool, waiters: AsyncWaiters) -> None:
-        self._pool = pool
+    def __init__(self, make: Callable[[], Awaitable[Any]], waiters: AsyncWaiters) -> None:
+        self._make = make
         self._waiters = waiters
         self._channels = Channels()
         self._news: dict[bytes, None] = {}
@@ -197,7 +196,7 @@ class AsyncListener:
             self._task = None
 
     async def _listen(self) -> None:
-        connection: Any = self._pool.connection_class(**self._pool.connection_kwargs)
+        connection = await self._make()
         try:
             async with asyncio.timeout(CONNECT_S):
                 await connection.connect()
