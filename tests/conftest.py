@@ -20,6 +20,8 @@ from servers.pgbouncer import Bouncer, PgBouncer
 from servers.postgres import Postgres, PostgresServer, database_of
 from servers.rabbitmq import Rabbitmq, RabbitmqServer
 from servers.redis import Redis, RedisServer
+from servers.redis_cluster import RedisCluster
+from servers.redis_sentinel import RedisSentinels
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +40,20 @@ def redis_server() -> Iterator[Redis]:
     else:
         with needed("redis", RedisServer) as server:
             yield server
+
+
+@pytest.fixture(scope="session")
+def redis_cluster() -> Iterator[RedisCluster]:
+    """Three masters and three replicas. Tests may kill, pause and restart its nodes, and move slots."""
+    with needed("redis", RedisCluster) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def redis_sentinels() -> Iterator[RedisSentinels]:
+    """A master, two replicas and three sentinels. Tests may kill, pause and restart them."""
+    with needed("redis", RedisSentinels) as sentinels:
+        yield sentinels
 
 
 @pytest.fixture(scope="session")
@@ -104,6 +120,20 @@ def redis_url(redis_server: Redis, worker_number: int) -> Iterator[str]:
     """An empty database for each module."""
     with redis_server.empty_database(worker_number) as url:
         yield url
+
+
+@pytest.fixture(scope="module")
+def cluster_url(redis_cluster: RedisCluster) -> str:
+    """An empty cluster for each module."""
+    redis_cluster.clear()
+    return redis_cluster.url
+
+
+@pytest.fixture(scope="module")
+def sentinel_url(redis_sentinels: RedisSentinels) -> str:
+    """An empty server behind its sentinels for each module."""
+    redis_sentinels.clear()
+    return redis_sentinels.url
 
 
 @pytest.fixture(scope="module")

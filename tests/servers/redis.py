@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import redis
@@ -14,6 +15,32 @@ DURABLE = ("--appendonly", "yes", "--save", "", "--maxmemory-policy", "noevictio
 
 EMPTY_S = 120.0
 """Five million keys take longer to delete than a reply may take by default."""
+
+
+def ask_server(port: int, *words: Any) -> Any:
+    """Send one command to a server here, on a connection of its own. The reply is as the server wrote it."""
+    connection: Any = redis.Connection(  # type: ignore[no-untyped-call]
+        host="127.0.0.1", port=port, socket_timeout=5, protocol=2
+    )
+    try:
+        connection.send_command(*words)
+        return connection.read_response()
+    finally:
+        connection.disconnect()
+
+
+def await_replicas(port: int, replicas: int = 1) -> None:
+    """Wait until so many replicas have all that the server has. WAIT counts from the last command of its connection."""
+    connection: Any = redis.Connection(  # type: ignore[no-untyped-call]
+        host="127.0.0.1", port=port, socket_timeout=30, protocol=2
+    )
+    try:
+        for words in (("PING",), ("WAIT", replicas, 20_000)):
+            connection.send_command(*words)
+            found = connection.read_response()
+        assert int(found) >= replicas, f"{found} of {replicas} replicas"
+    finally:
+        connection.disconnect()
 
 
 class Redis:
