@@ -11,6 +11,8 @@ import pytest
 
 from semel import Acquired, Key, Occupied, Result, StoreMisconfigured, StoreUnavailable
 from semel.store import Filter
+from semel.stores.redis import aio as aio_module
+from semel.stores.redis import store as store_module
 from semel.stores.redis.driver import AsyncRedisConnections
 from semel.stores.redis.layout import frame, name_of
 from semel.stores.redis.slots import slot_of
@@ -303,8 +305,8 @@ def test_a_batch_in_which_one_write_is_not_confirmed_still_replays(cluster: Redi
 @pytest.fixture
 def no_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     """The slow poll would hide a wake-up that was missed."""
-    for module in ("store", "aio"):
-        monkeypatch.setattr(f"semel.stores.redis.{module}.POLL_S", 60.0)
+    for module in (store_module, aio_module):
+        monkeypatch.setattr(module, "POLL_S", 60.0)
 
 
 def listening(cluster: RedisCluster) -> list[ClusterNode]:

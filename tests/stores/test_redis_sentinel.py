@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 import pytest
 
 from semel import Key, Occupied, StoreMisconfigured, StoreUnavailable
+from semel.stores.redis import aio as aio_module
 from semel.stores.redis import sentinel
+from semel.stores.redis import store as store_module
 from semel.stores.redis.commands import Command, Unreached
 from semel.stores.redis.driver import AsyncRedisConnections, RedisConnections
 from semel.stores.redis.layout import frame, name_of
@@ -143,8 +145,8 @@ def test_a_waiter_hears_of_a_change_after_a_promotion(
     sentinels: RedisSentinels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The wait ends early while there is no master; the next one listens to the new one."""
-    for module in ("store", "aio"):
-        monkeypatch.setattr(f"semel.stores.redis.{module}.POLL_S", 60.0)
+    for module in (store_module, aio_module):
+        monkeypatch.setattr(module, "POLL_S", 60.0)
     url, channel = f"{sentinels.url}?timeout_ms=300", name_of(b"semel", frame(KEY))
     with sync_store(url) as here, sync_store(url) as there, ThreadPoolExecutor(1) as thread:
         lease = granted(there.claim(KEY, "f", owner="owner", **CLAIM))
