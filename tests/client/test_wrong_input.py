@@ -19,6 +19,7 @@ from semel.client import DRAFT_07, Journal, Retry, RetryBudget
 from semel.client import httpx as semel_httpx
 from semel.client import httpx2 as semel_httpx2
 from semel.client.requests import IdempotentAdapter
+from semel.client.urllib3 import IdempotentPoolManager
 from semel.errors import Misuse, StoreMisconfigured
 
 HOUR = timedelta(hours=1)
@@ -69,6 +70,10 @@ def test_an_adapter_refuses_it_before_there_is_a_request(open_front: Open, optio
         (lambda: IdempotentAdapter(requests.Session()), r"a requests.adapters.HTTPAdapter\(\), not Session"),  # type: ignore[arg-type]
         (lambda: Journal(Path("journal.db")), "url must be text, for example 'sqlite:///journal.db', not PosixPath"),  # type: ignore[arg-type]
         (lambda: DRAFT_07.keeping(7), r"retention must be a timedelta, for example timedelta\(hours=23\), not 7"),  # type: ignore[arg-type]
+        (
+            lambda: IdempotentPoolManager(jornal=Journal("memory://")),
+            "has no option jornal=: it takes journal=, .* and what urllib3.PoolManager takes",
+        ),
         (lambda: Retry(deadline=HOUR), "deadline must be a number of seconds, not timedelta"),  # type: ignore[arg-type]
         (lambda: Retry(pause_max=True), "pause_max must be a number of seconds, not bool"),
         (lambda: RetryBudget(ratio="3"), "ratio must be a number, not '3'"),  # type: ignore[arg-type]

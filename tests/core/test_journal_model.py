@@ -268,6 +268,13 @@ def test_secrets_are_not_kept() -> None:
     assert answer.headers == (("ETag", '"1"'),)
 
 
+def test_the_header_with_the_callers_own_key_is_kept_as_it_was_written() -> None:
+    written = ("Idempotency-Key", '"mine"')
+    request = replace(REQUEST, headers=(("Authorization", "s3cret"), written, *REQUEST.headers))
+    assert written in opening(key='"mine"', request=request).checked().request.headers
+    assert opening(key="drawn", request=request).checked().request == REQUEST
+
+
 def test_an_answer_is_kept_whatever_its_size() -> None:
     assert KeptAnswer.of(200, (), b"x" * BODY_MAX).body is not None
     large = KeptAnswer.of(200, (("x", "y" * HEADERS_MAX),), b"x" * (BODY_MAX + 1))

@@ -15,6 +15,7 @@ from urllib3.exceptions import (
     ProtocolError,
     ProxyError,
 )
+from urllib3.poolmanager import PoolKey
 
 from semel.client.answers import answer_of, is_interim, is_streamed, reason_of, text_headers
 from semel.client.caller import ONCE_ONLY, Caller, LibraryErrors
@@ -38,6 +39,8 @@ ERRORS = LibraryErrors(
     lost=(HTTPError,),
 )
 HINTED = "{} is no answer, and Python's http.client cannot read the one after it: httpx and aiohttp can"
+OPTIONS = ("journal=", "retry=", "dialect=", "lease=", "on_event=")
+POOL_OPTIONS = {"num_pools", "headers", *(field.removeprefix("key_") for field in PoolKey._fields)}
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -60,6 +63,11 @@ class IdempotentPoolManager(urllib3.PoolManager):
         on_event: OnEvent = ignore,
         **pool: Any,
     ) -> None:
+        if unknown := sorted(pool.keys() - POOL_OPTIONS):  # urllib3 finds it with the first request
+            raise TypeError(
+                f"IdempotentPoolManager() has no option {unknown[0]}=: it takes {', '.join(OPTIONS)}, and "
+                "what urllib3.PoolManager takes"
+            )
         super().__init__(**pool)
         self._caller = Caller(journal, retry, dialect, lease, on_event, ERRORS)
 
