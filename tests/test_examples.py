@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
-PAGES = ["docs/stores.md", "docs/policy.md", "docs/http.md"]
+PAGES = ["docs/stores.md", "docs/policy.md"]
 PRETENDED = re.compile(r'(open_store\("(?:postgresql|mariadb)://[^"]+"\))\.migrate\(\)')
 """Stores that the docs name and that this machine does not have: opening them is fine, using them is not tried."""
 

@@ -1,4 +1,4 @@
-"""A reader who follows a page about a framework gets what the page shows."""
+"""A reader who follows the pages about HTTP and its frameworks gets what the pages show."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from docs_pages.reader import ROOT, reading
 from servers import binaries
 from servers.needing import needed
 
-PAGES = sorted(page.stem for page in (ROOT / "docs" / "frameworks").glob("*.md"))
-ON_POSTGRES = ("fastapi",)
+FOLDER = ROOT / "docs" / "frameworks"
+PAGES = ["docs/http.md", *(str(page.relative_to(ROOT)) for page in sorted(FOLDER.glob("*.md")))]
+ON_POSTGRES = "docs/frameworks/fastapi.md"
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_reader_gets_what_the_page_shows(page: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     needed("curl", lambda: binaries.require("curl"))
-    given = {"DATABASE_URL": request.getfixturevalue("postgres_url")} if page in ON_POSTGRES else {}
+    given = {"DATABASE_URL": request.getfixturevalue("postgres_url")} if page == ON_POSTGRES else {}
     with reading(tmp_path, **given) as reader:
-        reader.page(f"docs/frameworks/{page}.md")
+        reader.page(page)
         assert reader.read >= 4
