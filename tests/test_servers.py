@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import aio_pika
@@ -18,10 +19,12 @@ import psycopg
 import pymysql
 import pytest
 import redis
+from botocore.exceptions import EndpointConnectionError
 
 from servers import binaries, process
+from servers.dynalite import DynaliteServer
 from servers.mariadb import MariadbServer, arguments
-from servers.moto import ACCOUNT, REGION, MotoServer
+from servers.moto import ACCOUNT, REGION, AwsServer, MotoServer
 from servers.nats import NatsServer
 from servers.needing import needed
 from servers.postgres import Postgres, PostgresServer, database_of
@@ -153,6 +156,45 @@ def test_moto_stands_for_sqs_and_sns(moto_server: MotoServer) -> None:
     queues.send_message(QueueUrl=url, MessageBody="1")
     assert [each["Body"] for each in queues.receive_message(QueueUrl=url)["Messages"]] == ["1"]
     assert topics.create_topic(Name="there")["TopicArn"] == f"arn:aws:sns:{REGION}:{ACCOUNT}:there"
+
+
+def test_dynalite_keeps_its_tables_when_killed(tmp_path: Path) -> None:
+    with needed("dynalite", lambda: DynaliteServer(tmp_path / "tables")) as server:
+        put_item(server)
+        server.kill()
+        with pytest.raises(EndpointConnectionError):
+            server.probe()
+        server.restart()
+        found = server.client("dynamodb").get_item(TableName="kept", Key={"id": {"S": "1"}})
+        assert found["Item"] == {"id": {"S": "1"}}
+
+
+def put_item(server: AwsServer) -> None:
+    client = server.client("dynamodb")
+    client.create_table(
+        TableName="kept",
+        AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
+        KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    client.put_item(TableName="kept", Item={"id": {"S": "1"}})
+
+
+def test_of_two_conditional_writes_at_once_one_is_done(moto_server: MotoServer) -> None:
+    put_item(moto_server)
+    client = moto_server.client("dynamodb")
+
+    def put(number: int) -> bool:
+        try:
+            client.put_item(
+                TableName="kept", Item={"id": {"S": f"{number // 8}"}}, ConditionExpression="attribute_not_exists(id)"
+            )
+        except client.exceptions.ConditionalCheckFailedException:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as threads:
+        assert sum(threads.map(put, range(80, 240))) == 20
 
 
 def test_postgres_paused_answers_nobody_until_it_is_resumed(private_postgres: PostgresServer) -> None:

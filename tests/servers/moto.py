@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+from botocore.config import Config
 
 from servers.binaries import MissingServer
 from servers.process import Server
@@ -31,9 +32,14 @@ run_simple("127.0.0.1", int(sys.argv[1]), application, threaded=True)
 
 
 def client_on(url: str, service: str) -> Any:
-    """A client of boto3's, for what a test wants to know without semel."""
+    """A client of boto3's, for what a test wants to know without semel. It tries once: a server that is away is."""
     return boto3.client(
-        service, region_name=REGION, endpoint_url=url, aws_access_key_id="testing", aws_secret_access_key="testing"
+        service,
+        region_name=REGION,
+        endpoint_url=url,
+        aws_access_key_id="testing",
+        aws_secret_access_key="testing",
+        config=Config(retries={"total_max_attempts": 1}),
     )
 
 

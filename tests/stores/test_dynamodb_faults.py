@@ -127,10 +127,9 @@ def test_a_killed_server_comes_back_with_all_that_it_acknowledged(lasting_dynali
         lease = granted(store, Key("t", "s", "done"))
         assert store.complete(lease, ANSWER, retention_ms=3_600_000)
         lasting_dynalite.kill()
-        started = time.monotonic()
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailable) as caught:
             claim(store, Key("t", "s", "while it is away"))
-        assert time.monotonic() - started < 2  # refused at once, not after the time for an answer
+        assert not isinstance(caught.value, StoreTimeout), "refused at once, not after the time for an answer"
         lasting_dynalite.restart()
         claimed = claim(store, Key("t", "s", "done"), "b")
         assert isinstance(claimed, Occupied)
@@ -142,7 +141,7 @@ def test_a_server_that_does_not_answer(lasting_dynalite: DynaliteServer, face: s
     """What it finds in its sockets when it goes on is carried out, and until then the claim is in doubt."""
     key = Key("t", "s", face)
     endpoint = lasting_dynalite.url
-    with opened(face, endpoint, timeout_ms=1_000) as store, opened(face, endpoint) as patient:
+    with opened(face, endpoint, timeout_ms=2_000) as store, opened(face, endpoint) as patient:
         assert isinstance(store, Doubting)
         granted(store, Key("t", "before", face))
         assert patient.get(key) is None
@@ -150,7 +149,7 @@ def test_a_server_that_does_not_answer(lasting_dynalite: DynaliteServer, face: s
         started = time.monotonic()
         with pytest.raises(StoreTimeout):
             claim(store, key)
-        assert 0.9 < time.monotonic() - started < 2.5
+        assert 1.9 < time.monotonic() - started < 5.5, "its caller is answered before the request is given up"
         lasting_dynalite.resume()
         assert store.doubts(None) == frozenset()
         found = patient.get(key)

@@ -1,6 +1,7 @@
 """Listing, counting and purging, for operators. DynamoDB has no index for it: each of them reads the whole table.
 
-The items that are no records (parts of large results, counts of attempts) are passed over.
+What was written a moment ago may be missing: reads that wait for it cost twice as much. The items that are no records
+(parts of large results, counts of attempts) are passed over.
 """
 
 from __future__ import annotations
@@ -41,11 +42,10 @@ def scan(filter: Filter, cursor: str | None, limit: int, clock: Clock) -> Plan[P
             after = item["digest"]["S"]
             try:
                 record = to_record(item) if _is_record(item) else None
-            except RecordUnreadable as error:
-                unreadable.append(UnreadableRecord(after, str(error)))
-            else:
                 if record is not None and filter.matches(record, now_ms):
                     found.append((yield from whole(record, item)))
+            except RecordUnreadable as error:
+                unreadable.append(UnreadableRecord(after, str(error)))
             if len(found) + len(unreadable) == limit:
                 is_end = item is items[-1] and further is None
                 return Page(tuple(found), None if is_end else after, tuple(unreadable), now_ms)

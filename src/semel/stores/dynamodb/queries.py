@@ -126,7 +126,7 @@ def _count_values(error: str, forget_ms: int) -> dict[str, Any]:
 
 
 def scan(after: str | None, limit: int = PAGE, *, with_results: bool = True) -> Request:
-    arguments: dict[str, Any] = {"Limit": limit, "ConsistentRead": True}
+    arguments: dict[str, Any] = {"Limit": limit}
     if after is not None:
         arguments["ExclusiveStartKey"] = {"digest": text(after)}
     if not with_results:
