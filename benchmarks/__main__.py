@@ -24,6 +24,7 @@ from benchmarks import (
     in_process,
     journal,
     messages,
+    on_dynamodb,
     over_http,
     page,
     publishers,
@@ -56,6 +57,7 @@ PARTS: dict[str, Callable[[Size, Places], Iterator[Found]]] = {
     "publish": publishers.measure,
     "journal": journal.measure,
     "client": adapters.measure,
+    "dynamodb": on_dynamodb.measure,
 }
 
 
