@@ -82,9 +82,9 @@ tiered: $(READY) ## the contract on the tiered store with both faces on both dat
 	@SEMEL_TIERED_ALL=1 $(BIN)/python -m pytest -n 2 --dist loadscope $(ARGS) tests/stores/test_tiered.py
 
 .PHONY: dynamodb
-dynamodb: $(READY) ## the whole contract of the DynamoDB store, both faces, on moto's server and on dynalite
+dynamodb: $(READY) ## the whole contract and the faults of the DynamoDB store, both faces, on moto's server and on dynalite
 	@PYTHONPATH=tests $(BIN)/python -m servers.install
-	@SEMEL_DYNAMODB_ALL=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/stores/test_dynamodb.py $(ARGS)
+	@SEMEL_DYNAMODB_ALL=1 $(BIN)/python -m pytest -n 2 --dist loadscope -k dynamodb tests/stores tests/fire $(ARGS)
 
 mutants: $(READY) ## seed faults into the stores and show that the contract suite finds each one
 	@PYTHONPATH=tests $(BIN)/python -m servers.install

@@ -21,6 +21,7 @@ from semel.runtime.perform import async_performer, performer
 from semel.store import Migratable, Store
 from semel.testing import BlockingStore
 from semel.testing.proxy import FaultProxy
+from stores.dynamodb_cases import DynamodbProxy
 
 T = TypeVar("T")
 STORES = ("postgres", "redis")
@@ -51,7 +52,7 @@ class Opened:
 @contextmanager
 def opened(face: str, url: str, **options: int) -> Iterator[Opened]:
     given = "&".join(f"{name}={value}" for name, value in options.items())
-    one = Opened(face, f"{url}?{given}" if given else url)
+    one = Opened(face, f"{url}{'&' if '?' in url else '?'}{given}" if given else url)
     try:
         yield one
     finally:
@@ -114,7 +115,7 @@ class Place:
 
 @contextmanager
 def placed(url: str) -> Iterator[Place]:
-    with FaultProxy(url) as proxy:
+    with (DynamodbProxy if url.startswith("dynamodb:") else FaultProxy)(url) as proxy:
         place = Place(url, proxy)
         yield place
         place.around.close()

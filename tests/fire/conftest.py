@@ -8,12 +8,20 @@ import pytest
 
 from fire.cases import FACES, STORES, Ledger, Opened, Place, opened, placed, url_of
 from semel import Key
+from servers.dynalite import DynaliteServer
+from stores.dynamodb_cases import ALL, credentials, url_on
 
 SHORT_MS = 500
 """The time-out of stores that are kept waiting on purpose."""
 
 
-@pytest.fixture(scope="module", params=STORES)
+@pytest.fixture(scope="module")
+def dynamodb_url(dynalite_server: DynaliteServer) -> Iterator[str]:
+    with credentials():
+        yield url_on(dynalite_server.url)
+
+
+@pytest.fixture(scope="module", params=(*STORES, "dynamodb") if ALL else STORES)
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     with placed(url_of(request.param, request)) as place:
         yield place

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from urllib.parse import urlsplit
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from semel.core.records import Key
 from semel.stores.dynamodb.layout import digest_of
+from semel.testing.proxy import Fault, FaultProxy, Injection, ProxyExchange, always
 from servers.moto import REGION, AwsServer
 
 SERVERS = ("moto", "dynalite")
+ALL = bool(os.environ.get("SEMEL_DYNAMODB_ALL"))
+"""Whether everything is tested on these servers, which are slow: `make dynamodb` does."""
 
 
 @contextmanager
@@ -43,3 +48,19 @@ def change_item(server: AwsServer, url: str, key: Key, expression: str, **values
         UpdateExpression=expression,
         **values,
     )
+
+
+class DynamodbProxy(FaultProxy):
+    """In front of the endpoint that a store's URL names. A request may come in pieces: a fault belongs to the last."""
+
+    def __init__(self, url: str) -> None:
+        [self._endpoint] = parse_qs(urlsplit(url).query)["endpoint_url"]
+        self._store_url = url
+        super().__init__(self._endpoint)
+
+    @property
+    def url(self) -> str:
+        return self._store_url.replace(self._endpoint, super().url)
+
+    def inject(self, fault: Fault, *, when: Callable[[ProxyExchange], bool] = always, **how: Any) -> Injection:
+        return super().inject(fault, when=lambda exchange: exchange.request.endswith(b"}") and when(exchange), **how)

@@ -4,7 +4,6 @@ The emulators are slow. So the suite runs the whole contract for the sync face o
 rest. `make dynamodb` runs all of it, for both faces on both servers.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
@@ -18,10 +17,9 @@ from semel.testing.ambiguity import Ambiguity
 from semel.testing.claims import Claims
 from semel.testing.tasks import TaskCalls
 from servers.moto import AwsServer, client_on
-from stores.dynamodb_cases import credentials, table_of, url_on
+from stores.dynamodb_cases import ALL, credentials, table_of, url_on
 
 pytestmark = pytest.mark.timeout(400)
-ALL = bool(os.environ.get("SEMEL_DYNAMODB_ALL"))
 
 
 class OnDynamodb:

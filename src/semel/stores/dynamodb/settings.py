@@ -63,11 +63,12 @@ class DynamodbSettings:
         migrate = url.text_option("migrate", "off")
         if migrate not in ("auto", "off"):
             raise StoreMisconfigured(f"{url.shown}: option migrate must be auto or off, not {migrate!r}")
+        endpoint_url = _endpoint(url)
         return cls(
             region,
             table,
-            url.shown,
-            endpoint_url=_endpoint(url),
+            url.shown + (f" at {endpoint_url}" if endpoint_url else ""),
+            endpoint_url=endpoint_url,
             timeout_ms=url.number("timeout_ms", 5_000, least=50, most=600_000),
             concurrency=url.number("concurrency", 64, least=1, most=1_000),
             skew_max_ms=url.number("skew_max_ms", 1_000, least=0, most=60_000),
