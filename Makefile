@@ -137,6 +137,10 @@ spin: $(READY) ## model checking: three workers, four workers, and every fault o
 	@PYTHONPATH=tests $(BIN)/python -m servers.install
 	@PYTHONPATH=tests $(BIN)/python -m spin.check
 
+.PHONY: words
+words: $(READY) ## how plain the English is: words that hide who acts, long sentences (ARGS=src shows each place)
+	@$(BIN)/python tests/words.py $(ARGS)
+
 .PHONY: dist
 dist: $(READY) ## sdist and wheel into dist/, by the locked tools (TAG=v1.2.3 must be the version)
 	@if [ -n "$(TAG)" ]; then $(BIN)/python tools/tag "$(TAG)"; fi

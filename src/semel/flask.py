@@ -1,8 +1,8 @@
 """Idempotency keys for Flask: `Idempotency(app, store="postgresql://…")`, and marks on views.
 
 Flask answers for exceptions itself. In a keyed request, the answer of an error handler of the application is the answer
-of the work. Without such a handler the work has *raised*: Flask reports the exception as always (log, signal, error
-trackers), and the first caller and repeats get its page for status 500, or the one of the application's handler for
+of the work. Without such a handler the work has *raised*. Flask reports the exception as always (log, signal, error
+trackers). The first caller and repeats get its page for status 500, or the one of the application's handler for
 that status. It counts as a failure, whatever its status. If the exception is one of `release_exceptions`, the key is
 released, and the caller gets that page.
 

@@ -40,7 +40,7 @@ WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 def demo(context: click.Context, host: str, port: int, data: Path | None, open: bool | None) -> None:
     """Start a shop that takes payments, and see what retries do to it.
 
-    The page has a Pay button, a switch for the protection, and buttons for what goes wrong in real life: a double
+    The page has a Pay button and a switch for the protection. Other buttons do what goes wrong in real life: a double
     click, a lost answer, twenty clicks at once, a crash in the middle, one key for two amounts. On the left is what the
     client sees, on the right the bank's ledger, below the life of the key. Everything stays on this machine.
 

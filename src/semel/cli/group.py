@@ -92,8 +92,8 @@ def semel() -> None:
     Most commands take the store's URL as --store, or from SEMEL_STORE. Every option can also be given as an environment
     variable: --limit of "semel keys list" is SEMEL_KEYS_LIST_LIMIT.
 
-    A command ends with 0 when all is well, with 1 when it found something or was refused, with 2 when it was called
-    wrongly, and with 3 when the store could not be reached or used.
+    A command ends with 0 when all is well, and with 1 when it found something or was refused. It ends with 2 when it
+    was called wrongly, and with 3 when the store could not be reached or used.
 
     Completion of commands and options: eval "$(_SEMEL_COMPLETE=bash_source semel)" in ~/.bashrc; zsh_source and
     fish_source are for the other shells.

@@ -59,7 +59,7 @@ Send the header `{header}` with every request that changes something: **one new 
 key with every retry of it**. The operation takes effect once; a repeat gets the first answer again, byte for byte, with
 `Idempotent-Replayed: true`.
 
-- A key is {form}. Make it before the first try and keep it, with the body, until you have an answer: a key that is lost
+- A key is {form}. Make it before the first try and keep it, with the body, until you have an answer. A key that is lost
   with a crashed process cannot make its retry safe.
 - A retry is the same request: same method, path and body. The same key with another request is refused with 422.
 - The answer is kept for {retention}. Retry within that time.

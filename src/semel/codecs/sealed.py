@@ -4,9 +4,9 @@
 
 The first of `keys` seals, every one of them opens. To rotate, add the new key at the end, everywhere; then move it to
 the front; drop the old one when `retention` has passed since. A sealed result is bound to its key, to this life of it
-(fingerprint, attempt and owner) and to its state: a copy of it under another key, in a later life of its own, or a
-failure made a success, does not open. What does not open is `RecordUnreadable`, never absent, so nothing runs again
-because of it.
+(fingerprint, attempt and owner) and to its state. A copy of it under another key, or in a later life of its own, does
+not open, and neither does a failure that was made a success. What does not open is
+`RecordUnreadable`, never absent, so nothing runs again because of it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The plan of one call to somebody's API: when to send, with which key, how long to wait, and when to stop.
+"""The plan of one call to another service's API: when to send, with which key, how long to wait, and when to stop.
 
 It runs with a journal or without one. With one, nothing is sent before the intent is stored. Without a key, a request
 whose method is not idempotent is sent once, whatever happens to it.

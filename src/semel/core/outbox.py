@@ -94,7 +94,7 @@ class AddMessage(Effect[bool], frozen=True):
 class TakeMessages(OutboxCall[tuple[Taken, ...]], frozen=True):
     """Hold up to `count` waiting messages for `lease_ms`, in their order. Fewer does not mean that no more are waiting.
 
-    With `by_key`, a message is taken only together with every earlier waiting message of its key: none is taken while a
+    With `by_key`, a message is taken only together with every earlier waiting message of its key. None is taken while a
     relay holds an earlier one, or while an earlier one waits for its next try. With `dead_block`, nor while an earlier
     one is dead. Messages without a key have no order.
     """

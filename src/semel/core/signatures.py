@@ -120,7 +120,7 @@ class StripeSignature:
 class GithubSignature:
     """GitHub's `X-Hub-Signature-256`. It covers neither a time nor the id in `X-GitHub-Delivery`.
 
-    So a request that somebody recorded can be sent again under another id. Take the id from the payload where that
+    So a request that an attacker recorded can be sent again under another id. Take the id from the payload where that
     would do harm.
     """
 

@@ -1,8 +1,8 @@
 """Other spellings of a path that some router takes for the same path. Rules look at all of them.
 
-Widely used programs ignore these differences: Werkzeug and Litestar a slash at the end, Express and ASP.NET the case,
-nginx repeated slashes, Java servers `;parameters`, Rails and REST framework `.json`, Windows backslashes, and file
-servers dot segments.
+Widely used programs ignore these differences. Werkzeug and Litestar ignore a slash at the end, Express and ASP.NET the
+case, nginx repeated slashes, Java servers `;parameters`. Rails and REST framework ignore `.json`, Windows backslashes,
+and file servers dot segments.
 """
 
 from __future__ import annotations

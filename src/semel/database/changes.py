@@ -2,8 +2,8 @@
 
 PostgreSQL and SQLite have ON CONFLICT and RETURNING. On MariaDB a plain INSERT is refused (1062), which undoes that
 statement only and leaves the transaction usable. INSERT IGNORE would hide every other mistake, too (truncation, a
-missing parent), and ON DUPLICATE KEY UPDATE cannot tell a new row from an old one on connections with FOUND_ROWS, as
-SQLAlchemy's are, nor the key that was meant from another one.
+missing parent). ON DUPLICATE KEY UPDATE cannot tell the key that was meant from another one, nor, on connections with
+FOUND_ROWS, as SQLAlchemy's are, a new row from an old one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from semel.stores.sql.errors import Duplicate
 def insert_or_find(table: Table, values: Values, unique: Sequence[str], where: Values) -> Plan[tuple[Row | None, bool]]:
     """Insert, unless there is a row with the same `unique` columns; says whether, and else what is found `where`.
 
-    The refused insert holds a shared lock on the row in its way, and so may others that were refused: the read that
+    The refused insert holds a shared lock on the row in its way, and so may others that were refused. The read that
     follows shares it, because two that asked for more would wait for each other.
     """
     refused: Duplicate | None = None

@@ -28,7 +28,7 @@ M = TypeVar("M")
 
 
 class AnyFlow(Generic[In, R, H, M]):
-    """How a flow is made, whichever face it has."""
+    """How a flow is made: the same for threads and for tasks."""
 
     _asynchronous: ClassVar[bool]
     _host_of: ClassVar[staticmethod[[Store | AsyncStore | str], Host | AsyncHost]]

@@ -57,7 +57,7 @@ def _split_tokens(value: bytes) -> list[bytes]:
 def rewrite_for_upstream(scope: Scope, *, host: bytes, dropped: frozenset[bytes]) -> list[Pair]:
     """What the upstream gets, without a key of ours: order and repeats are kept.
 
-    A name with an underscore is dropped, as other proxies do: for CGI, WSGI and PHP `X_Account` is `X-Account`, so it
+    A name with an underscore is dropped, as other proxies do. For CGI, WSGI and PHP `X_Account` is `X-Account`, so it
     would be a second spelling of a header that a proxy in front of the gateway has checked.
     """
     kept, ours = [(b"host", host)], dict[bytes, list[bytes]]()

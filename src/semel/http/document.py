@@ -156,7 +156,7 @@ section:has(:target) {{ background: var(--lit); border-color: var(--accent) }}
 <main>
 <h1>How retries are made safe here</h1>
 <p>Send one key for each logical operation in <code>{header}</code>, and the same key with every retry of it. The
-operation takes effect once; every repeat gets the first answer, marked <code>Idempotent-Replayed: true</code>, for
+operation takes effect once. Every repeat gets the first answer, marked <code>Idempotent-Replayed: true</code>, for
 {retention}.</p>
 <table><tr><th>operations<th>key<th>differs{operations}</table>
 <p>A repeat while the first request runs: <b>{in_flight}</b>. Guarantee: <b>{guarantee}</b>. Stored: {stored}.</p>

@@ -51,8 +51,8 @@ class NatsConsumer(BrokerConsumer["NatsDelivery"]):
     - The durable consumer is named after the inbox (`orders.mailer` is `orders_mailer`). It is made if it is not there,
       from the first message of the stream on; `subject` limits it to some subjects.
     - One that is there is refused if messages can be lost with it: acknowledgements other than explicit ones, push
-      instead of pull, or a `max_deliver`. JetStream gives up on a message after `max_deliver` deliveries and tells
-      nobody, and it counts deliveries that are no attempts: those that were cut off, or came while the store was away.
+      instead of pull, or a `max_deliver`. JetStream gives up on a message after `max_deliver` deliveries without a
+      word. It also counts deliveries that are no attempts: those that were cut off, or came while the store was away.
     - While a message is handled, the server is told so (`in_progress`) every third of `ack_wait`, so a handler may
       take as long as it needs.
     - A dead letter is published to the subject `dead_letter`, with the headers `semel-reason`, `semel-handling` and

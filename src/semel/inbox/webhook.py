@@ -97,9 +97,9 @@ class AnyReceiver:
     `signature` is a scheme: `StandardWebhooks`, `StripeSignature`, `GithubSignature` or one of yours. `None` accepts
     unsigned requests, for a receiver that only your own services can reach.
 
-    The event's id is the header that the scheme names (`webhook-id`), or `Idempotency-Key` if there is no signature;
+    The event's id is the header that the scheme names (`webhook-id`), or `Idempotency-Key` if there is no signature.
     `id_header=` names another one, and `id_header=None` leaves it to `id=` of the consumer, for ids in the payload. A
-    header that the signature does not cover can be changed by whoever sends a recorded request again.
+    header that the signature does not cover can be changed by an attacker who sends a recorded request again.
     """
 
     def __init__(

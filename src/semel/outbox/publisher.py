@@ -37,7 +37,7 @@ class Publisher(Protocol):
     async def publish(self, message: Message) -> None:
         """Return only after the broker confirmed the message. Many tasks may call it at once.
 
-        Raises one of these; whichever it is, publishing the message again with the same id is safe:
+        Raises one of these. After each of them, publishing the message again with the same id is safe:
 
         - `BrokerUnavailable`: the broker did not confirm in time, and may have the message all the same. No attempt
           is counted.

@@ -100,7 +100,7 @@ class SqsPublisher:
 
     async def publish(self, message: Message) -> None:
         async with self._shared.use() as (client, threads):
-            # Not `asyncio.to_thread`: its threads are few, and belong to everybody.
+            # Not `asyncio.to_thread`: its threads are few, and the whole process shares them.
             await asyncio.get_running_loop().run_in_executor(threads, self._send, client, message)
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""One way to ask a service, whichever client a test has: httpx, Starlette's, Django's or Flask's test client."""
+"""One way to ask a service, for every client that a test may have: httpx, Starlette's, Django's or Flask's."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Handles(ABC):
 
     @abstractmethod
     def handle(self, clock: Clock | None) -> Store:
-        """A new handle whose calls block, whichever face is under test."""
+        """A new handle whose calls block, also where the async store is under test."""
 
     def spoil(self, key: Key) -> Callable[[], object] | None:
         """Make the stored record of `key` one that this version cannot read; returns what removes it again.

@@ -87,7 +87,7 @@ class Keys(Handles):
             )
 
     def test_text_of_a_subclass_is_the_same_key(self, store: Store, key: Key) -> None:
-        """Text is text, whichever class it has: an operation that is named by a member of an enumeration runs once."""
+        """Text is text, also as a subclass of `str`: an operation that an enumeration names runs once."""
         name = key.tenant  # what keeps tests apart
         for given, plain in (
             (Key(name, "scope", KeyWord.PART), Key(name, "scope", "part")),

@@ -100,7 +100,7 @@ def _repeats(request: RepeatedRequest, key: str, first: Answer) -> Checks[None]:
             raise AssertionError(
                 f"{request}: a repeat under the same {request.header} got another answer.\n"
                 f"{_shown(first=first, repeat=again)}\n"
-                "A repeat must get the first answer, byte for byte: either the work ran again (is this endpoint behind "
+                "A repeat must get the first answer, byte for byte. Either the work ran again (is this endpoint behind "
                 "the idempotency middleware?), or the answer was not stored (result_max, release_statuses), or "
                 "something in front of the middleware changes it."
             )

@@ -1,4 +1,4 @@
-"""Watchable: waiters for a key are woken when its owner no longer holds it, in whichever way it was changed."""
+"""Watchable: waiters for a key are woken when its owner no longer holds it, in every way in which that can happen."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Streamed:
 
 
 def parts_in(operation: Operation, iterator: Iterator[bytes]) -> Iterator[bytes]:
-    """The rest of `iterator`. `operation` is current while each part is made, whichever thread asks for it."""
+    """The rest of `iterator`. `operation` is current while each part is made, in every thread that asks for one."""
     while True:
         try:
             with Inside(operation):

@@ -58,8 +58,8 @@ class DetachedWork:
     def serve(self, execution: WsgiExecution, accept_s: float) -> Iterable[bytes] | None:
         """Answer within `accept_s`: with the work's own answer, or with 202.
 
-        None when nothing was begun, and the server's thread has to run the work: because this is switched off, because
-        too many operations run, or because the work is one transaction, which belongs to one thread.
+        None when nothing was begun, and the server's thread has to run the work. That is so when this is switched off,
+        when too many operations run, or when the work is one transaction, which belongs to one thread.
         """
         exchange = execution.exchange
         count_max = self._count_max_in(exchange.environ)

@@ -45,7 +45,7 @@ logger = logging.getLogger("semel")
 class WsgiExecution:
     """One attempt. Its operation is current in every step of the application, from the call to the close of its answer.
 
-    So the application finds it in whichever thread the server iterates, and code around us does not. Other context
+    So the application finds it in every thread in which the server iterates, and code around us does not. Other context
     variables that the application sets are visible around us, as without us.
     """
 

@@ -146,6 +146,6 @@ def _refuse_transactions_of_others(connection: Any) -> None:
         )
     if not connection.get_autocommit():
         raise StoreMisconfigured(
-            f"the connection {connection.alias!r} is not in autocommit mode: records would wait for somebody's commit. "
+            f"the connection {connection.alias!r} is not in autocommit mode: records would wait for your commit. "
             f"Set DATABASES[{connection.alias!r}]['AUTOCOMMIT'] = True, or give the store a database of its own"
         )

@@ -33,7 +33,7 @@ class CheckedClock:
         self.restart()
 
     def restart(self) -> None:
-        """Take the wall clock's time anew: somebody may have set it, or the machine was paused."""
+        """Take the wall clock's time anew: it may have been set, or the machine was paused."""
         self.now_ms: Callable[[], int] = self._given or steady_clock()
         self._forget(self.now_ms())
 

@@ -1,8 +1,8 @@
 """The SQL of the MariaDB store. `scripts.py` says when each is asked and what its answer means.
 
 Calls come as a table of their own (`packets.table`), so that a batch is one statement. Rows are found by the primary
-key, one for each call: `STRAIGHT_JOIN` and `FORCE INDEX` leave the optimizer no other way, since a locking statement
-that walked over the table would wait for every row that a transaction of yours holds.
+key, one for each call: `STRAIGHT_JOIN` and `FORCE INDEX` leave the optimizer no other way. A locking statement that
+walked over the table would wait for every row that a transaction of yours holds.
 
 How many rows a statement changed is never looked at: what that number means depends on the connection's flags. A
 script reads the owner instead.

@@ -39,7 +39,7 @@ MIGRATIONS = (
             "ALTER TABLE semel_records ALTER COLUMN payload SET STORAGE EXTERNAL",
             "CREATE INDEX semel_records_expires ON semel_records (expires_ms)",
             # For counting and listing what is in progress or unknown. Renewing a lease changes no column of it.
-            # Not `WHERE state = 0`: for "is this key still in progress?" the planner would walk over everybody's keys.
+            # Not `WHERE state = 0`: for "is this key still in progress?" the planner would walk over all keys.
             "CREATE INDEX semel_records_in_progress ON semel_records (created_ms) WHERE state + 0 = 0",
         ),
     ),

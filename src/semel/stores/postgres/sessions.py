@@ -1,7 +1,7 @@
 """One connection to PostgreSQL, set up for our statements, in both faces.
 
 Straight to the server, statements are prepared once and planned once. A plan made for an empty table would read the
-whole table for ever, so on these connections, which run nothing but our statements, the planner may only take the ways
+whole table for ever. These connections run nothing but our statements, so on them the planner may only take the ways
 that stay right as the table grows (`queries.py` does the other half of that). A pooler such as PgBouncer in transaction
 mode lets nothing survive a transaction: there every statement is planned when it is asked, by the table's size then.
 """

@@ -1,6 +1,6 @@
 """Waiting for a key that another process holds.
 
-NOTIFY takes a lock that all committing transactions share, so it is used only for keys with waiters: a waiter marks the
+NOTIFY takes a lock that all committing transactions share, so it is used only for keys with waiters. A waiter marks the
 row, and whatever ends the owner's hold on a marked row tells its digest. One connection for each process (or event
 loop) listens, only while there are waiters. They also look from time to time, because a pooler lets no notification
 through and a listening connection can be lost.

@@ -70,7 +70,7 @@ def ended_inside(key: Key) -> Misuse:
     return Misuse(
         f"the transaction of {key.name!r} was committed or rolled back inside of its block (or the connection is in "
         "autocommit mode), so what the block wrote and its record are not one. Leave ending the transaction to the "
-        "code around the block. If it was committed, the outcome of the key is unknown until somebody resolves it."
+        "code around the block. If it was committed, the outcome of the key is unknown until you resolve it."
     )
 
 

@@ -1,4 +1,4 @@
-"""What a database's refusals mean, whichever driver reports them.
+"""What a database's refusals mean, for every driver.
 
 Only these are translated. Any other error on your connection is your driver's own, and goes on unchanged.
 """

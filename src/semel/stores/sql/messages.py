@@ -109,7 +109,7 @@ def to_taken(rows: Iterable[Sequence[Any]], *, by_key: bool) -> tuple[tuple[Take
 
 
 def to_page(rows: Iterable[Sequence[Any]], limit: int, now_ms: int) -> OutboxPage:
-    """A page of rows that match, and of those that nobody can read, of which each may be there twice."""
+    """A page of rows that match, and of those that cannot be read, of which each may be there twice."""
     found = [each for _, each in sorted({row[0]: to_entry(row) for row in rows}.items())]
     shown = found[:limit]
     entries = tuple(each for each in shown if isinstance(each, OutboxEntry))

@@ -176,7 +176,7 @@ class AsyncSqliteStore(CoalescedFace):
         return await self._call(checked)
 
     async def wait_for_messages(self, timeout_ms: int) -> None:
-        """Whoever adds a message does it on a connection of its own, so this looks at the file from time to time."""
+        """Messages are added on other connections, so this looks at the file from time to time."""
         with suppress(StoreError):  # awake early: the next question is answered with this error
             for pause_s in pauses_s(timeout_ms / 1000):
                 await asyncio.sleep(pause_s)

@@ -3,7 +3,7 @@
 It is the time since the machine was started, plus an offset that is kept in the file. The first process that opens the
 file after a start of the machine sets the offset, so that the clock shows the wall clock's time. It is not changed
 until the next start. So a jump of the wall clock changes nothing: no lease lapses early or late, no retention ends
-early or late, whichever process asks, and also if it was started after the jump. What people are shown differs from
+early or late, in every process, also in one that was started after the jump. What people are shown differs from
 the wall clock by the jump until the next start.
 
 After a start all earlier executors are dead, and the wall clock is taken anew. If it is behind the newest record, it
@@ -11,9 +11,9 @@ cannot be right: the clock then goes on where it must have been, at the end of t
 empty does that, on a machine that asks NTP only later.
 
 Other designs: one offset for each process lets two processes disagree by the jump, so that one of them takes the
-other's fresh records for expired. Following the wall clock and moving the leases that are running at a jump needs a
-look at the file in every transaction, to find out whether another process has moved them already, and lets answers
-expire early.
+other's fresh records for expired. To follow the wall clock and move the running leases at a jump would need a look at
+the file in every transaction, to find out whether another process has moved them already. It would let answers expire
+early, too.
 
 Where a machine does not say which start it is in (macOS, Windows, a container without /proc), processes cannot know
 that they share a clock, and the file goes by the wall clock.

@@ -120,7 +120,7 @@ def _file(settings: SqliteSettings) -> Iterator[Finding]:
 def _journal(mode: str, *, in_use: bool) -> Finding:
     if mode == "wal":
         return Finding("journal", "ok", "journal mode WAL: readers and the writer do not block each other")
-    why = f"journal mode {mode}" if in_use else "nobody has the file open"
+    why = f"journal mode {mode}" if in_use else "no process has the file open"
     return Finding("journal", "info", f"{why}; it is in WAL mode as soon as it is used")
 
 

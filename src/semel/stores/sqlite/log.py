@@ -1,8 +1,8 @@
 """The way of the write-ahead log back into the file: in a thread of its own, beside the writer.
 
 Before version 3.51.3, SQLite loses a transaction that makes the log begin anew while another connection brings it back
-(see https://sqlite.org/wal.html#walresetbug). A reader keeps that from happening: if it looks at the log, no writer can
-begin it anew; if it need not, because all of it was in the file, there is nothing to bring back. So there is always one
+(see https://sqlite.org/wal.html#walresetbug). A reader keeps that from happening. If it looks at the log, no writer can
+begin it anew. If it need not, because all of it was in the file, there is nothing to bring back. So there is always one
 while we do. To bring back all of it we hold the write lock instead, so that no connection writes.
 """
 

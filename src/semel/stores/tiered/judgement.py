@@ -2,7 +2,7 @@
 
 A copy must not answer longer than its record, and the record's times are those of the database's clock. Neither the
 clock of Redis nor the caller's wall clock is compared with it. A process knows the time there from a reply of the
-database: at the moment of the reply it was `told_ms`, so now it is at most as much later as has passed here since the
+database. At the moment of the reply it was `told_ms`, so now it is at most as much later as has passed here since the
 question was asked.
 """
 

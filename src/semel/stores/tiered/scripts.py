@@ -61,7 +61,7 @@ class BackTime:
 
 
 class TieredScripts:
-    """What one tiered store asks, whichever face it has."""
+    """What one tiered store asks, for threads and for tasks."""
 
     def __init__(self, settings: TieredSettings, clock: Clock | None) -> None:
         self.settings = settings
