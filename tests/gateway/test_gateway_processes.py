@@ -205,7 +205,7 @@ def test_not_ready_without_a_store(upstream: Upstream) -> None:
         ),
         (
             {"UPSTREAM": "http://h", "STORE": "sqlite:///x.db", "RULES": QUOTA, "QUOTA_STORAGE": "nowhere://"},
-            "--quota-storage cannot be used: unknown storage scheme",
+            "--quota-storage cannot be used: nothing counts quotas in",
         ),
     ],
 )
