@@ -29,9 +29,9 @@ MARKS = {"ok": ("✔", "green"), "info": ("·", "blue"), "warning": ("!", "yello
 def doctor(ctx: click.Context, store: OpenedStore, json: bool) -> None:
     """Examine a store: can it keep what it promises?
 
-    Looks at the connection, the schema, the server's version and its settings for durability and eviction, the clocks,
-    the latency and the outbox, and says what this store can and cannot promise. Each ✘ comes with the way out. Changes
-    nothing. Ends with 1 if there is a ✘, and with 3 if the store cannot be reached.
+    Looks at the connection, the schema, the server's version and its settings for durability, eviction and cleaning up,
+    the clocks, the latency and the outbox, and says what this store can and cannot promise. Each ✘ comes with the way
+    out. Changes nothing. Ends with 1 if there is a ✘, and with 3 if the store cannot be reached.
 
     \b
     Examples:
