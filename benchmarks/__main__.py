@@ -59,6 +59,8 @@ PARTS: dict[str, Callable[[Size, Places], Iterator[Found]]] = {
     "client": adapters.measure,
     "dynamodb": on_dynamodb.measure,
 }
+APART = {"at-size": page.AT_SIZE[0]}
+"""Parts with a file and a page of their own, which are measured only when they are named."""
 
 
 def run(names: list[str], size: Size, out: Path) -> list[str]:
@@ -78,9 +80,10 @@ def run(names: list[str], size: Size, out: Path) -> list[str]:
                 traceback.print_exc()
                 failed.append(name)
                 continue
-            results = Results.load(out)
+            kept = APART.get(name, out) if out == FILE else out
+            results = Results.load(kept)
             results.parts[name] = Part.of(size.name, time.monotonic() - started, load, found)
-            results.save(out)
+            results.save(kept)
     return failed
 
 
@@ -93,11 +96,18 @@ def shown(each: Found) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--only", default=",".join(PARTS), help=f"parts, with commas: {', '.join(PARTS)}")
+    parser.add_argument(
+        "--only",
+        default=",".join(name for name in PARTS if name not in APART),
+        help=f"parts, with commas: {', '.join(PARTS)}",
+    )
     parser.add_argument("--size", choices=sorted(SIZES), default="full")
     parser.add_argument("--quick", action="store_const", const="quick", dest="size", help="short for --size quick")
     parser.add_argument(
-        "--out", type=Path, default=FILE, help="the results file; another one than the default has no page"
+        "--out",
+        type=Path,
+        default=FILE,
+        help="the results file; another one than the default has no page",
     )
     parser.add_argument("--page", action="store_true", help="measure nothing, write the pages")
     parser.add_argument("--check", action="store_true", help="measure nothing, say whether the pages are up to date")

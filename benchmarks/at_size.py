@@ -32,7 +32,7 @@ from servers.postgres import PostgresServer, database_of, with_database
 FEW = 1_000
 TOGETHER = 64
 SERVER = ("shared_buffers=2GB", "max_wal_size=8GB", "checkpoint_timeout=15min")
-AS_SHIPPED, HOLD, HELD_BACK = "defaults", "settings that hold", "settings that hold, beside an open transaction"
+DEFAULTS, HOLD, HELD_BACK = "defaults", "settings that hold", "settings that hold, beside an open transaction"
 BATCH = 500
 """What `semel.purger` takes at once."""
 RELATIONS = """
@@ -57,10 +57,9 @@ def measure(size: Size, places: Places) -> Iterator[Found]:
         yield from bytes_of(many, size.many, "filled")
         yield from uvloop.run(beside_few(few, many, size))
         tidy(many)
-        for name in (HOLD, AS_SHIPPED, HELD_BACK):
+        for name in (HOLD, DEFAULTS, HELD_BACK):
             url = copy_of(many, server)
-            if name != AS_SHIPPED:
-                set_upkeep(url, HOLDING)
+            set_upkeep(url, {} if name == DEFAULTS else HOLDING)
             yield from uvloop.run(turned_over(name, url, size))
             server.drop_database(database_of(url))
 
@@ -79,9 +78,12 @@ def copy_of(url: str, server: PostgresServer) -> str:
 
 
 def set_upkeep(url: str, options: Mapping[str, str]) -> None:
+    """With no options the server's own."""
     given = ", ".join(f"{name} = {value}" for name, value in options.items())
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(f"ALTER TABLE semel_records SET ({given})".encode())
+        connection.execute(f"ALTER TABLE semel_records RESET ({', '.join(HOLDING)})".encode())
+        if given:
+            connection.execute(f"ALTER TABLE semel_records SET ({given})".encode())
 
 
 def reset(url: str) -> None:

@@ -1,4 +1,4 @@
-"""Writes the measured parts of `docs/performance.md` and `docs/measurements.md`, and the plots. Nothing here measures.
+"""Writes the measured parts of three pages of `docs/`, and the plots. Nothing here measures.
 
 A measured part stands between `<!-- measured: name -->` and `<!-- end measured -->`; the rest is written by hand.
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from benchmarks import plots
 from benchmarks.apps import BARE, SEMEL
+from benchmarks.at_size_tables import AT_SIZE_TABLES
 from benchmarks.on_django import ON_DJANGO
 from benchmarks.places import DURABLE, STORES, TITLES
 from benchmarks.results import P50, P99, PER_SECOND, Results, ratio
@@ -17,6 +18,8 @@ from benchmarks.tables import TABLES
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = (DOCS / "performance.md", DOCS / "measurements.md")
+AT_SIZE = Path(__file__).parent / "at_size.json", DOCS / "postgres-at-size.md"
+"""A run of half an hour of its own, and its page."""
 FOLDER = "plots"
 PART = re.compile(r"(<!-- measured: ([a-z-]+) -->\n).*?(<!-- end measured -->)", re.DOTALL)
 
@@ -31,7 +34,13 @@ def files(results: Results) -> dict[Path, str]:
         pictures = [f"![{name}]({FOLDER}/{each}.svg)" for each in drawn if each.partition("-of-")[2] == name]
         return f"{match[1]}\n" + "\n\n".join([TABLES[name](results), *pictures]) + f"\n\n{match[3]}"
 
-    return found | {page: PART.sub(part, page.read_text()) for page in PAGES}
+    found |= {page: PART.sub(part, page.read_text()) for page in PAGES}
+    kept, page = AT_SIZE
+    at_size = Results.load(kept)
+    found[page] = PART.sub(
+        lambda match: f"{match[1]}\n{AT_SIZE_TABLES[match[2]](at_size)}\n\n{match[3]}", page.read_text()
+    )
+    return found
 
 
 def write(results: Results) -> None:

@@ -26,7 +26,7 @@ class Size:
     """How many keys are stored when PostgreSQL is looked at at size."""
     expiring: float = 0.4
     """The share of them that is past retention: what the turnovers may purge."""
-    turnover_s: float = 120.0
+    turnover_s: float = 60.0
     turnover_rate: float = 1_000.0
 
 
