@@ -100,8 +100,8 @@ FAULTS = [
     Fault(
         "credentials are kept",
         CORE,
-        "for name, value in self.headers if name.lower() in REQUEST_HEADERS)",
-        "for name, value in self.headers)",
+        "            if name.lower() in REQUEST_HEADERS or (key and value.strip() == key)\n",
+        "",
     ),
     Fault(
         "a transaction that reads first does not lock",

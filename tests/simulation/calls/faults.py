@@ -10,8 +10,8 @@ FAULTS = [
     Fault(
         "each run of a program sends a key of its own",
         PLAN,
-        "_sender(call, settings, began_ms, entry.key, entry.created_ms, owner)",
-        "_sender(call, settings, began_ms, proposed, entry.created_ms, owner)",
+        "_sender(call, settings, began_ms, entry.key, entry.created_ms, owner, written)",
+        "_sender(call, settings, began_ms, proposed, entry.created_ms, owner, written)",
     ),
     Fault(
         "a request leaves before its intent is stored",
