@@ -52,6 +52,13 @@ OTHERS = {
         "tests/client/test_resume.py",
         "tests/client/test_journal_refusals.py",
     ],
+    "tiered": [
+        "tests/stores/test_tiered_judgement.py",
+        "tests/stores/test_tiered_faults.py",
+        "tests/stores/test_tiered_copiers.py",
+        "tests/stores/test_tiered.py",
+        "tests/test_opening.py",
+    ],
     "relay": ["tests/core/test_relay.py", "tests/outbox/test_relay_model.py"],
 }
 """Lists of faults outside of the stores, and all the tests that must notice them."""
