@@ -227,9 +227,10 @@ class TestTiered:
     def test_a_mistake_is_named(self, options: str, words: str) -> None:
         assert words in complaint_about(f"tiered:?{options}")
 
-    @pytest.mark.parametrize("url", ["tiered://host", "tiered:", "tiered:front"])
-    def test_another_form_is_refused(self, url: str) -> None:
-        assert complaint_about(url)
+    @pytest.mark.parametrize("place", ["//host", "//host/0", "/file"])
+    def test_it_has_no_place_of_its_own(self, place: str) -> None:
+        complaint = complaint_about(f"tiered:{place}?front=redis://a&back=sqlite:///b.db")
+        assert "write tiered:?front=…&back=…" in complaint
 
     def test_a_back_of_another_face_is_refused(self) -> None:
         with pytest.raises(StoreMisconfigured, match="one of the two stores is sync and the other async"):

@@ -56,7 +56,6 @@ OTHERS = {
         "tests/stores/test_tiered_judgement.py",
         "tests/stores/test_tiered_faults.py",
         "tests/stores/test_tiered_copiers.py",
-        "tests/stores/test_tiered.py",
         "tests/test_opening.py",
     ],
     "relay": ["tests/core/test_relay.py", "tests/outbox/test_relay_model.py"],

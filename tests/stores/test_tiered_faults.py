@@ -317,6 +317,27 @@ class TestRemoval:
         assert removable(one).remove(seen)
         granted(claim(two))
 
+    def test_lets_no_copy_be_made_in_the_middle(self, opened: Opened, redis_url: str) -> None:
+        """Also if the front is lost before it is told again."""
+        two = warmed(opened(name="shop"))
+        with FaultProxy(redis_url) as proxy:
+            one = opened(front=proxy.url, name="shop")
+            if not isinstance(one, TieredStore):
+                pytest.skip("the scripts of the other face are the same")
+            finish(one)
+            remove = one._back.remove
+
+            def remove_slowly(seen: Any) -> Any:
+                assert replayed(two) == RESULT  # which would be copied
+                proxy.inject(Fault.CUT_BEFORE, times=None)
+                return remove(seen)
+
+            one._back.remove = remove_slowly
+            seen = one.get(KEY)
+            assert seen is not None
+            assert removable(one).remove(seen)
+            granted(claim(two))
+
     def test_is_not_undone_here_by_an_old_copy_that_comes_back(self, opened: Opened, clean: Any) -> None:
         """A front that failed over to a replica that was behind."""
         store = warmed(opened())

@@ -116,6 +116,8 @@ def name_of(back: str) -> str:
 
 def take_url(url: StoreUrl, option: str) -> str:
     """The URL of one of the two stores."""
+    if url.parts.netloc or url.parts.path:
+        raise StoreMisconfigured(f"{url.shown}: a tiered store has no place of its own: write tiered:?front=…&back=…")
     given = url.text_option(option)
     example = {"front": "redis%3A%2F%2Fhost%2F0", "back": "postgresql%3A%2F%2Fhost%2Fdatabase"}[option]
     if not given:
