@@ -80,6 +80,13 @@ FAULTS = [
         "        if done and self.settings.eager",
         "        if False and self.settings.eager",
     ),
+    Fault("results are copied though none is repeated", SCRIPTS, "self._share.is_large() and ", ""),
+    Fault(
+        "what was repeated long ago counts for ever",
+        SCRIPTS,
+        "            self._claims //= 2\n",
+        "            self._claims = 0\n",
+    ),
     Fault("results are copied though that is off", SCRIPTS, "if done and self.settings.eager and", "if done and"),
     Fault(
         "a repeat is not copied",

@@ -68,6 +68,8 @@ def test_copies_of_threads_are_made_behind_their_calls(redis_url: str, back: str
         store.claim(key(0), "f", owner="another", **TERMS)
         for number in range(1, 20):
             finished(store, number)
+            for _ in range(2):
+                store.claim(key(0), "f", owner="another", **TERMS)
         until(lambda: clean.dbsize() == 20)
         with counted_answers() as answers:
             for number in range(20):

@@ -110,27 +110,6 @@ Opened = Callable[..., Store]
 class TestCopies:
     pytestmark = pytest.mark.usefixtures("copied")
 
-    def test_answer_while_the_database_is_away(self, redis_url: str, private_postgres: PostgresServer) -> None:
-        """That is the proof that replays do not ask the database. What is not copied fails closed."""
-        database = private_postgres.create_database("tiered")
-        url = tiered_url(redis_url, f"{database}?timeout_ms=300", front_timeout_ms=FAR_MS, name="away")
-        store = open_store(url)
-        assert isinstance(store, TieredStore)
-        with store:
-            assert isinstance(store, Migratable)
-            store.migrate()
-            warmed(store)
-            finish(store)
-            private_postgres.pause()
-            assert [replayed(store) for _ in range(3)] == [RESULT] * 3
-            mismatch = claim(store, fingerprint="of another request")
-            assert isinstance(mismatch, Occupied)
-            assert mismatch.record.fingerprint == "f"
-            with pytest.raises(StoreUnavailable):
-                claim(store, key(2))
-            private_postgres.resume()
-            granted(claim(store, key(2)))
-
     def test_are_the_database_s_record_in_every_part(self, opened: Opened) -> None:
         store = warmed(opened())
         finish(store, refuse_ms=60_000)
@@ -149,6 +128,19 @@ class TestCopies:
         assert clean.dbsize() == 1
         finish(store, key(2))
         assert clean.dbsize() == 2
+
+    def test_of_results_are_not_made_while_hardly_any_is_repeated(self, opened: Opened, clean: Any) -> None:
+        store = warmed(opened())
+        for number in range(1, 30):
+            finish(store, key(number))
+        copied = clean.dbsize()
+        assert copied < 15
+        finish(store, key(30))
+        assert clean.dbsize() == copied
+        for _ in range(5):
+            assert replayed(store, key(30)) == RESULT
+        finish(store, key(31))
+        assert clean.dbsize() == copied + 2
 
     def test_are_made_of_repeats_only_if_that_was_chosen(self, opened: Opened, clean: Any) -> None:
         store = warmed(opened(eager=False))
@@ -237,6 +229,27 @@ class TestCopies:
         with sync_store(redis_url) as beside:
             assert beside.get(KEY) is None
             assert beside.scan().records == ()
+
+    def test_answer_while_the_database_is_away(self, redis_url: str, private_postgres: PostgresServer) -> None:
+        """That is the proof that replays do not ask the database. What is not copied fails closed."""
+        database = private_postgres.create_database("tiered")
+        url = tiered_url(redis_url, f"{database}?timeout_ms=300", front_timeout_ms=FAR_MS, name="away")
+        store = open_store(url)
+        assert isinstance(store, TieredStore)
+        with store:
+            assert isinstance(store, Migratable)
+            store.migrate()
+            warmed(store)
+            finish(store)
+            private_postgres.pause()
+            assert [replayed(store) for _ in range(3)] == [RESULT] * 3
+            mismatch = claim(store, fingerprint="of another request")
+            assert isinstance(mismatch, Occupied)
+            assert mismatch.record.fingerprint == "f"
+            with pytest.raises(StoreUnavailable):
+                claim(store, key(2))
+            private_postgres.resume()
+            granted(claim(store, key(2)))
 
 
 class TestRemoval:

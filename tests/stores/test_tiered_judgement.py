@@ -9,12 +9,13 @@ from msgspec.structs import replace
 
 from semel.core.copies import TICKET_MS
 from semel.core.effects import Claim
-from semel.core.records import Key, Occupied, Record, Result, State
+from semel.core.records import Acquired, Key, Occupied, Record, Result, State
 from semel.errors import StoreMisconfigured, StoreUnavailable
 from semel.stores.tiered import judgement
 from semel.stores.tiered.health import FrontHealth
 from semel.stores.tiered.judgement import COPY_MAX, SIGHTING_MS, Sighting, answer, find_life_ms
 from semel.stores.tiered.layout import VERSION, Copy, to_bytes, to_copy
+from semel.stores.tiered.scripts import RepeatShare
 from semel.stores.tiered.settings import TieredSettings, name_of
 
 KEY = Key("shop", "POST /payments", "order-1")
@@ -160,6 +161,23 @@ class TestBytes:
         )
         assert Key.__struct_fields__ == ("tenant", "scope", "name")
         assert Result.__struct_fields__ == ("format", "payload", "ok")
+
+
+class TestRepeatShare:
+    def noted(self, share: RepeatShare, firsts: int, repeats: int) -> bool:
+        for number in range(firsts + repeats):
+            share.note(Occupied(FINISHED, NOW_MS) if number >= firsts else Acquired(RUNNING.lease))
+        return share.is_large()
+
+    def test_is_large_from_one_in_ten(self) -> None:
+        assert self.noted(RepeatShare(), 9, 1)
+        assert not self.noted(RepeatShare(), 10, 1)
+
+    def test_is_that_of_the_latest_claims(self) -> None:
+        share = RepeatShare()
+        assert self.noted(share, 0, 50_000)
+        assert not self.noted(share, 5_000, 0)
+        assert self.noted(share, 0, 500)
 
 
 class TestHealth:

@@ -27,6 +27,8 @@ FORBID_MS = 900_000
 INSIST_MS, INSIST_FIRST_MS = 2_000, 10
 """How long an operator's call insists on reaching the front, and its first pause between two tries."""
 DISTRUSTED_MAX = 1_000
+LATEST_CLAIMS, EAGER_ONE_IN = 1_000, 10
+"""New results are copied while one in so many of the latest claims is a repeat."""
 
 
 class CopyLater(Effect[None], frozen=True):
@@ -60,6 +62,26 @@ class BackTime:
             self._sighting = Sighting(asked_ms, told_ms)
 
 
+class RepeatShare:
+    """Whether many of the latest claims were repeats. Otherwise copies of new results would hardly be asked for.
+
+    Threads may lose a count to each other: that changes no answer.
+    """
+
+    def __init__(self) -> None:
+        self._claims = self._repeats = 0
+
+    def note(self, claimed: Claimed) -> None:
+        self._claims += 1
+        self._repeats += isinstance(claimed, Occupied)
+        if self._claims >= LATEST_CLAIMS:
+            self._claims //= 2
+            self._repeats //= 2
+
+    def is_large(self) -> bool:
+        return self._repeats * EAGER_ONE_IN >= self._claims
+
+
 class TieredScripts:
     """What one tiered store asks, for threads and for tasks."""
 
@@ -67,32 +89,20 @@ class TieredScripts:
         self.settings = settings
         self._place = settings.name
         self._time = BackTime(clock)
+        self._share = RepeatShare()
         self._read_ms = self._time.read_ms
         self._distrusted: OrderedDict[Key, int] = OrderedDict()
         """Until when copies of these keys are not believed, by the time since the machine started."""
 
     def claim(self, call: Claim) -> Plan[Claimed]:
         """A usable copy answers. Everything else is the database's to decide."""
-        hint_ms = self.settings.hint_ms
-        now_ms = self._time.latest_ms()
-        if now_ms is not None and not self._distrusts(call.key):
-            copy = to_copy((yield from do(FindCopy(self._place, call.key))))
-            now_ms = self._time.latest_ms()
-            if copy is not None and now_ms is not None:
-                found = judgement.answer(copy, call, now_ms, hint_ms)
-                if found is not None:
-                    return found
-        asked_ms = self._read_ms()
-        claimed = yield from do(call)
-        if isinstance(claimed, Occupied):
-            self._time.note(asked_ms, claimed.now_ms)
-            if judgement.is_worth_a_copy(claimed.record, hint_ms):
-                yield CopyLater(call.key)
+        claimed = (yield from self._find(call)) or (yield from self._ask(call))
+        self._share.note(claimed)
         return claimed
 
     def complete(self, call: Complete) -> Plan[bool]:
         done = yield from self.change(call.key, call)
-        if done and self.settings.eager and self._time.latest_ms() is not None:
+        if done and self.settings.eager and self._share.is_large() and self._time.latest_ms() is not None:
             yield CopyLater(call.key)
         return done
 
@@ -137,6 +147,25 @@ class TieredScripts:
         with suppress(StoreError):
             yield from do(forbid)  # a front that was flushed meanwhile may hold a copy again
         return ended
+
+    def _find(self, call: Claim) -> Plan[Occupied | None]:
+        """What a copy answers. None when there is none, or the time in the database is not known."""
+        if self._time.latest_ms() is None or self._distrusts(call.key):
+            return None
+        copy = to_copy((yield from do(FindCopy(self._place, call.key))))
+        now_ms = self._time.latest_ms()
+        if copy is None or now_ms is None:
+            return None
+        return judgement.answer(copy, call, now_ms, self.settings.hint_ms)
+
+    def _ask(self, call: Claim) -> Plan[Claimed]:
+        asked_ms = self._read_ms()
+        claimed = yield from do(call)
+        if isinstance(claimed, Occupied):
+            self._time.note(asked_ms, claimed.now_ms)
+            if judgement.is_worth_a_copy(claimed.record, self.settings.hint_ms):
+                yield CopyLater(call.key)
+        return claimed
 
     def distrust(self, key: Key, for_ms: int) -> None:
         """Do not believe copies of `key` here. After a failover the front may hold what it had forgotten."""
