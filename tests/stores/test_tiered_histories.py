@@ -132,7 +132,7 @@ def url(redis_url: str, tmp_path: Path, is_unsteady: bool) -> Iterator[str]:
         front, options = redis_url, {"hint_ms": 5_000, "front_timeout_ms": 30_000}
         if is_unsteady:
             front = stack.enter_context(UnsteadyFront(redis_url, SEED).running())
-            options = {"front_timeout_ms": 60, "rest_ms": 1}
+            options = {"front_timeout_ms": 2_000, "rest_ms": 1}
         yield tiered_url(front, f"sqlite:///{tmp_path}/records.db", **options)
 
 

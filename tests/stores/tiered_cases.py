@@ -80,7 +80,7 @@ class UnsteadyFront:
         with self._redis, self._proxy as proxy:
             proxy.inject(Fault.DELAY, when=self._tamper, times=None, delay_s=0)
             for fault, share in FAULTS.items():
-                proxy.inject(fault, when=partial(self._meets, fault, share), times=None)
+                proxy.inject(fault, when=partial(self._meets, fault, share), times=None, delay_s=0.01)
             yield proxy.url
 
     def _meets(self, fault: Fault, share: float, exchange: ProxyExchange) -> bool:
