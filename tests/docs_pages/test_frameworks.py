@@ -22,3 +22,14 @@ def test_a_reader_gets_what_the_page_shows(page: str, tmp_path: Path, request: p
     with reading(tmp_path, **given) as reader:
         reader.page(page)
         assert reader.read >= 4
+
+
+def test_the_asgi_application_of_the_django_page_is_served(tmp_path: Path) -> None:
+    """The page's file, in the project of the page on Django."""
+    with reading(tmp_path) as reader:
+        reader.succeed("django-admin startproject shop .")
+        reader.page("docs/django.md")
+        reader.serve("uvicorn shop.asgi:application")
+        reader.succeed("curl -sf localhost:8000/ -o /dev/null")
+        reader.stop()
+        assert "Application shutdown complete" in reader.log()
