@@ -279,8 +279,8 @@ async def sqlalchemy_async_session(driver: str, url: str, level: str) -> AsyncIt
 # Django
 
 
-def django_databases(postgres: str, sqlite: str) -> dict[str, dict[str, Any]]:
-    """The setting DATABASES: `default` and `lite`, and one more of each for every level, by its name."""
+def django_databases(postgres: str, sqlite: str, mariadb: str) -> dict[str, dict[str, Any]]:
+    """The setting DATABASES: `default`, `lite` and `maria`, and one more of each for every level, by its name."""
     given = psycopg.conninfo.conninfo_to_dict(postgres)
     on_postgres = {"ENGINE": "django.db.backends.postgresql", "NAME": given["dbname"]}
     on_postgres |= {name.upper(): str(given[name]) for name in ("user", "password", "host", "port") if name in given}
@@ -292,6 +292,12 @@ def django_databases(postgres: str, sqlite: str) -> dict[str, dict[str, Any]]:
         databases[f"default {level}"] = {**on_postgres, "OPTIONS": chosen}
     for level in ON_DJANGOS_SQLITE:
         databases[f"lite {level}"] = {**on_sqlite, "OPTIONS": {"timeout": TIMEOUT_S, "transaction_mode": level}}
+    if mariadb:
+        given = arguments(mariadb)
+        named = {name.upper(): given[name] for name in ("user", "password", "host", "port")}
+        on_mariadb = {"ENGINE": "django.db.backends.mysql", "NAME": given["database"], **named}
+        databases["maria"] = {**on_mariadb}
+        databases |= {f"maria {level}": {**on_mariadb, "OPTIONS": {"isolation_level": level}} for level in ON_MARIADBS}
     return databases
 
 
@@ -387,5 +393,6 @@ MODES = [
 DJANGO = [
     Mode("django-postgres", "postgres", partial(django_atomic, "default"), django_write, levels=tuple(LEVELS)),
     Mode("django-sqlite", "sqlite", partial(django_atomic, "lite"), django_write, levels=ON_DJANGOS_SQLITE),
+    Mode("django-mariadb", "mariadb", partial(django_atomic, "maria"), django_write, levels=ON_MARIADBS),
 ]
 Begin = AbstractContextManager[Any] | AbstractAsyncContextManager[Any]

@@ -16,18 +16,22 @@ from transaction.victims import configure
 
 POLICY = Policy(guarantee="exactly-once", required=True, result_max=1000)
 PART = "x" * 400
-DEADLOCK = "DO $$ BEGIN RAISE EXCEPTION 'on purpose' USING ERRCODE = '40P01'; END $$"
+DEADLOCKS = {
+    "default": "DO $$ BEGIN RAISE EXCEPTION 'on purpose' USING ERRCODE = '40P01'; END $$",
+    "maria": "SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'on purpose'",
+}
 
 
 class Timeout(BaseException):
     """As gevent's is: no Exception, so that nothing catches it on its way."""
 
 
-def main(postgres: str, sqlite: str, alias: str) -> None:
+def main(postgres: str, sqlite: str, mariadb: str, alias: str) -> None:
     store: TransactionStore[Any] = TransactionStore(partial(atomic, alias))
     configure(
         postgres,
         sqlite,
+        mariadb,
         ROOT_URLCONF="shop_urls",
         ALLOWED_HOSTS=["*"],
         MIDDLEWARE=["semel.django.IdempotencyMiddleware"],
@@ -60,7 +64,7 @@ def main(postgres: str, sqlite: str, alias: str) -> None:
             raise Timeout
         if answer == "deadlock" and runs[name] == 1:
             with store.current().cursor() as cursor:
-                cursor.execute(DEADLOCK)
+                cursor.execute(DEADLOCKS[alias])
         if answer in ("stream", "break"):
             return StreamingHttpResponse(parts(name, answer), status=201)
         return JsonResponse({"paid": name}, status=int(answer) if answer.isdecimal() else 201)
@@ -100,7 +104,7 @@ def main(postgres: str, sqlite: str, alias: str) -> None:
     large, again = call("stream"), call("stream")
     assert (large.status_code, large.getvalue().decode()) == (201, PART * 4), large
     assert again.status_code == 409, again
-    if alias == "default":
+    if alias in DEADLOCKS:
         assert [call("deadlock").status_code for _ in range(2)] == [503, 201]
 
 

@@ -1,7 +1,7 @@
 """Transactions that are in each other's way: scenarios for any mode, which tell in plain data what became of each.
 
-`python -m transaction.scenarios POSTGRES SQLITE` plays them in a Django project, which a process has only one of: each
-line that it reads is one scenario as JSON, and each line that it writes is what that told.
+Run as `python -m transaction.scenarios POSTGRES SQLITE MARIADB`, it plays them in a Django project, which a process has
+only one of: each line that it reads is one scenario as JSON, and each line that it writes is what that told.
 """
 
 from __future__ import annotations
@@ -240,13 +240,14 @@ SCENARIOS: dict[str, Callable[..., Any]] = {
 }
 
 
-def main(postgres: str, sqlite: str) -> None:
+def main(postgres: str, sqlite: str, mariadb: str) -> None:
     from transaction.message_scenarios import MESSAGE_SCENARIOS
     from transaction.victims import configure
 
-    configure(postgres, sqlite)
+    configure(postgres, sqlite, mariadb)
+    urls = {"postgres": postgres, "sqlite": sqlite, "mariadb": mariadb}
     scenarios = SCENARIOS | MESSAGE_SCENARIOS
-    modes = {mode.name: (mode, postgres if mode.database == "postgres" else sqlite) for mode in DJANGO}
+    modes = {mode.name: (mode, urls[mode.database]) for mode in DJANGO}
     for line in sys.stdin:
         scenario, name, level, key, options = json.loads(line)
         try:

@@ -18,34 +18,41 @@ TESTS = Path(__file__).parents[1]
 
 
 class Stage:
-    """Plays scenarios here, or, on Django, in one process for all of them."""
+    """Plays scenarios here, or, on Django, in a process that is kept."""
 
     def __init__(self, urls: Mapping[str, str]) -> None:
         self._urls = urls
-        self._project: subprocess.Popen[str] | None = None
+        self._projects: dict[bool, subprocess.Popen[str]] = {}
 
     def play(self, scenario: str, mode: Mode, level: str, key: str, **options: Any) -> Any:
         if mode in DJANGO:
-            return self._play_on_django(scenario, mode.name, level, key, options)
+            project = self._project(with_mariadb=mode.database == "mariadb")
+            return self._play_on_django(project, scenario, mode.name, level, key, options)
         return (SCENARIOS | MESSAGE_SCENARIOS)[scenario](mode, self._urls[mode.database], level, key, **options)
 
-    def _play_on_django(self, *part: object) -> Any:
-        self._project = self._project or self._started()
-        assert self._project.stdin is not None
-        assert self._project.stdout is not None
-        self._project.stdin.write(f"{json.dumps(part)}\n")
-        self._project.stdin.flush()
-        said: Mapping[str, Any] = json.loads(self._project.stdout.readline())
+    def _play_on_django(self, project: subprocess.Popen[str], *part: object) -> Any:
+        assert project.stdin is not None
+        assert project.stdout is not None
+        project.stdin.write(f"{json.dumps(part)}\n")
+        project.stdin.flush()
+        said: Mapping[str, Any] = json.loads(project.stdout.readline())
         assert "told" in said, said["failed"]
         return said["told"]
 
-    def _started(self) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "transaction.scenarios", self._urls["postgres"], self._urls["sqlite"]]
+    def _project(self, *, with_mariadb: bool) -> subprocess.Popen[str]:
+        """The other databases' scenarios are played also where there is no MariaDB."""
+        if with_mariadb not in self._projects:
+            self._projects[with_mariadb] = self._started(self._urls["mariadb"] if with_mariadb else "")
+        return self._projects[with_mariadb]
+
+    def _started(self, mariadb: str) -> subprocess.Popen[str]:
+        urls = (self._urls["postgres"], self._urls["sqlite"], mariadb)
+        command = [sys.executable, "-m", "transaction.scenarios", *urls]
         environment = {**os.environ, "PYTHONPATH": str(TESTS)}
         return subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=TESTS, env=environment
         )
 
     def close(self) -> None:
-        if self._project is not None:
-            self._project.communicate(timeout=PATIENCE_S)
+        for project in self._projects.values():
+            project.communicate(timeout=PATIENCE_S)

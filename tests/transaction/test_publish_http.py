@@ -25,7 +25,7 @@ from semel.runtime.operation import Operation
 from semel.transaction import RetryTransaction, TransactionStore, within
 from transaction.modes import Effect, effects, sqlalchemy_url
 from transaction.outbox_rows import ids
-from transaction.test_transaction_http import async_store
+from transaction.test_transaction_http import DATABASES, async_store
 
 POLICY = Policy(guarantee="exactly-once", required=True)
 
@@ -36,7 +36,7 @@ def derived(name: str, count: int) -> list[str]:
     return [operation.next_message_id() for _ in range(count)]
 
 
-@pytest.mark.parametrize(("database", "driver"), [("postgres", "asyncpg"), ("sqlite", "aiosqlite")])
+@pytest.mark.parametrize(("database", "driver"), DATABASES)
 def test_asgi(database: str, driver: str, urls: Mapping[str, str]) -> None:
     url = urls[database]
     runs: list[str] = []

@@ -36,6 +36,9 @@ from transaction.outbox_rows import ids
 
 POLICY = Policy(guarantee="exactly-once", required=True, release_exceptions=(ConnectionError,))
 TESTS = Path(__file__).parents[1]
+DATABASES = [("postgres", "asyncpg"), ("sqlite", "aiosqlite"), ("mariadb", "aiomysql")]
+on_servers = pytest.mark.parametrize(("database", "driver"), [DATABASES[0], DATABASES[2]])
+ALIASES = {"default": "postgres", "lite": "sqlite", "maria": "mariadb"}
 
 
 def asgi_app(store: AsyncTransactionStore[AsyncSession], running: Callable[[str], Any] | None = None) -> Any:
@@ -75,7 +78,7 @@ async def async_store(url: str, driver: str, **options: Any) -> Any:
         await engine.dispose()
 
 
-@pytest.mark.parametrize(("database", "driver"), [("postgres", "asyncpg"), ("sqlite", "aiosqlite")])
+@pytest.mark.parametrize(("database", "driver"), DATABASES)
 def test_starlette(database: str, driver: str, urls: Mapping[str, str]) -> None:
     url = urls[database]
 
@@ -103,8 +106,11 @@ def test_starlette(database: str, driver: str, urls: Mapping[str, str]) -> None:
     assert [record and record.state.value for record in states] == ["succeeded", "failed", None]
 
 
-def test_a_twin_waits_for_the_first_or_is_told_to_come_back(urls: Mapping[str, str]) -> None:
-    url = urls["postgres"]
+@on_servers
+def test_a_twin_waits_for_the_first_or_is_told_to_come_back(
+    database: str, driver: str, urls: Mapping[str, str]
+) -> None:
+    url = urls[database]
 
     async def main() -> None:
         begun, go_on = asyncio.Event(), asyncio.Event()
@@ -114,8 +120,8 @@ def test_a_twin_waits_for_the_first_or_is_told_to_come_back(urls: Mapping[str, s
             await go_on.wait()
 
         async with (
-            async_store(url, "asyncpg", wait=0.05) as hasty,
-            async_store(url, "asyncpg") as patient,
+            async_store(url, driver, wait=0.05) as hasty,
+            async_store(url, driver) as patient,
             calling(asgi_app(hasty, running)) as pay,
             calling(asgi_app(patient)) as pay_later,
         ):
@@ -134,16 +140,19 @@ def test_a_twin_waits_for_the_first_or_is_told_to_come_back(urls: Mapping[str, s
 
 
 @pytest.mark.parametrize("fault", [Fault.CUT_BEFORE, Fault.CUT_AFTER], ids=["not committed", "committed"])
-def test_a_commit_whose_end_is_not_known_is_never_answered_with_success(fault: Fault, urls: Mapping[str, str]) -> None:
+@on_servers
+def test_a_commit_whose_end_is_not_known_is_never_answered_with_success(
+    database: str, driver: str, fault: Fault, urls: Mapping[str, str]
+) -> None:
     """If it can be read back that the commit arrived, the answer is sent; else 503, and the repeat tells."""
-    url, name = urls["postgres"], f"lost.{fault.name}"
+    url, name = urls[database], f"lost.{fault.name}"
 
     def commits(exchange: ProxyExchange) -> bool:
-        return b"COMMIT" in exchange.request
+        return b"COMMIT" in exchange.request and b"AUTOCOMMIT" not in exchange.request
 
     async def main() -> list[int]:
         with FaultProxy(url) as proxy:
-            async with async_store(proxy.url, "asyncpg") as store, calling(asgi_app(store)) as pay:
+            async with async_store(proxy.url, driver) as store, calling(asgi_app(store)) as pay:
                 lost = proxy.inject(fault, when=commits)
                 statuses = [(await pay(name)).status_code]
                 assert lost.hits == 1
@@ -236,17 +245,17 @@ def test_outside_of_a_keyed_request_there_is_no_transaction(urls: Mapping[str, s
         store.current()
 
 
-@pytest.mark.parametrize("alias", ["default", "lite"])
+@pytest.mark.parametrize("alias", ALIASES)
 def test_django(alias: str, urls: Mapping[str, str]) -> None:
     """In a process of its own: a process has one Django project."""
-    command = [sys.executable, "-m", "transaction.project", urls["postgres"], urls["sqlite"], alias]
+    command = [sys.executable, "-m", "transaction.project", *(urls[each] for each in ALIASES.values()), alias]
     done = subprocess.run(
         command, capture_output=True, text=True, cwd=TESTS, env={**os.environ, "PYTHONPATH": str(TESTS)}
     )
     assert done.returncode == 0, done.stderr
-    url = urls["postgres" if alias == "default" else "sqlite"]
+    url = urls[ALIASES[alias]]
     expected = {"201": 1, "402": 0, "raise": 0, "break": 0, "unknown": 1, "timeout": 1, "stream": 2}
-    if alias == "default":
+    if alias != "lite":
         expected["deadlock"] = 1
     assert {answer: effects(url, f"django.{answer}") for answer in expected} == expected
     published = {answer: len(ids(url, f"django.{answer}")) for answer in expected}

@@ -18,14 +18,18 @@ from semel.errors import InProgress, KeyReused, Misuse, OutcomeUnknown, StoreMis
 from semel.transaction import RetryTransaction, within
 from servers.mariadb import MariadbServer, arguments
 from servers.needing import needed
-from transaction.modes import ON_MARIADB, effects, is_mariadb, mariadb_rows, prepare, pymysql_write
+from transaction.modes import DJANGO, ON_MARIADB, effects, is_mariadb, mariadb_rows, prepare, pymysql_write
 from transaction.outbox_rows import ids
 from transaction.scenarios import until_somebody_waits
 from transaction.stage import Stage
 
 pytestmark = pytest.mark.timeout(120)
 PLAIN = ON_MARIADB[0]
-FORMS = [mode for mode in ON_MARIADB if mode.name in ("pymysql", "aiomysql", "sqlalchemy-pymysql-session")]
+FORMS = [
+    mode
+    for mode in [*ON_MARIADB, *DJANGO]
+    if mode.name in ("pymysql", "aiomysql", "sqlalchemy-pymysql-session", "django-mariadb")
+]
 each_form = pytest.mark.parametrize("mode", FORMS, ids=lambda mode: mode.name)
 Urls = Mapping[str, str]
 
@@ -240,7 +244,7 @@ def test_a_stricter_snapshot_is_a_retry(url: str) -> None:
         assert run_once(second, "stricter")
 
 
-@each_form
+@pytest.mark.parametrize("mode", FORMS[:-1], ids=lambda mode: mode.name)
 def test_twins_at_serializable(mode: Any, urls: Urls, stage: Stage) -> None:
     """There every read takes locks, so the two may have to be run again, and still one of them takes effect."""
     key = f"{mode.name}.serializable"

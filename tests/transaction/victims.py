@@ -14,8 +14,9 @@ from typing import Any
 
 import django
 from django.conf import settings
+from pymysql import install_as_MySQLdb
 
-from semel.connections import aiosqlite, asyncpg, psycopg, sqlalchemy, sqlite3
+from semel.connections import aiomysql, aiosqlite, asyncpg, psycopg, pymysql, sqlalchemy, sqlite3
 from semel.connections import django as on_django
 from semel.transaction import within
 from transaction.modes import DJANGO, MODES, Mode, django_databases
@@ -23,6 +24,8 @@ from transaction.modes import DJANGO, MODES, Mode, django_databases
 RESULT = {"answer": 42}
 POINTS_MAX = 100
 DRIVERS: tuple[Any, ...] = (
+    pymysql.PymysqlDriver,
+    aiomysql.AiomysqlDriver,
     psycopg.PsycopgDriver,
     psycopg.AsyncPsycopgDriver,
     asyncpg.AsyncpgDriver,
@@ -128,14 +131,16 @@ def child(mode: Mode, url: str, keys: Sequence[str], fatal: int | None) -> bool:
     return False
 
 
-def configure(postgres: str, sqlite: str, **more: Any) -> None:
-    settings.configure(DATABASES=django_databases(postgres, sqlite), USE_TZ=True, **more)
+def configure(postgres: str, sqlite: str, mariadb: str = "", **more: Any) -> None:
+    """Django's MariaDB is on PyMySQL: mysqlclient has to be compiled."""
+    install_as_MySQLdb()
+    settings.configure(DATABASES=django_databases(postgres, sqlite, mariadb), USE_TZ=True, **more)
     django.setup()
 
 
-def main(postgres: str, sqlite: str, *names: str) -> None:
-    configure(postgres, sqlite)
-    urls = {"postgres": postgres, "sqlite": sqlite}
+def main(postgres: str, sqlite: str, mariadb: str, *names: str) -> None:
+    configure(postgres, sqlite, mariadb)
+    urls = {"postgres": postgres, "sqlite": sqlite, "mariadb": mariadb}
     killed: dict[Mode, list[str]] = {}
     for mode in (mode for mode in [*MODES, *DJANGO] if mode.name in names):
         for fatal in range(POINTS_MAX):
