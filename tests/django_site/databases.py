@@ -10,6 +10,9 @@ from uuid import uuid4
 
 from asgiref.sync import sync_to_async
 from django.db import connections
+from pymysql import install_as_MySQLdb
+
+from servers.mariadb import arguments
 
 Database = dict[str, object]
 
@@ -26,6 +29,13 @@ def postgres_at(postgres_url: str) -> Database:
     url = urlsplit(postgres_url)
     place = {"NAME": url.path[1:], "USER": url.username, "HOST": url.hostname, "PORT": url.port}
     return {"ENGINE": "django.db.backends.postgresql", **place}
+
+
+def mariadb_at(url: str) -> Database:
+    """On PyMySQL, because mysqlclient has to be compiled."""
+    install_as_MySQLdb()
+    place = {name.upper(): value for name, value in arguments(url).items() if name != "database"}
+    return {"ENGINE": "django.db.backends.mysql", "NAME": arguments(url)["database"], **place}
 
 
 def new_alias() -> str:

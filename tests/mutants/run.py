@@ -24,10 +24,11 @@ TESTS = Path(__file__).resolve().parent.parent
 sys.path[0] = str(TESTS)  # not this folder, whose redis.py is not the driver
 
 from mutants.fault import Fault  # noqa: E402
+from servers.mariadb import MariadbServer  # noqa: E402
 from servers.postgres import PostgresServer  # noqa: E402
 from servers.redis import RedisServer  # noqa: E402
 
-STORES = {"model": "memory", "sqlite": "sqlite", "postgres": "postgres", "redis": "redis"}
+STORES = {"model": "memory", "sqlite": "sqlite", "postgres": "postgres", "redis": "redis", "mariadb": "mariadb"}
 """Lists of faults, and whose tests must notice them."""
 OTHERS = {
     "inbox": [
@@ -45,6 +46,8 @@ OTHERS = {
         "tests/flow/test_flow_sealed.py",
     ],
     "outbox": ["tests/stores/test_outbox.py"],
+    "mariadb_transaction": ["tests/transaction/test_transaction_mariadb.py", "-k", "not django"],
+    "mariadb_outbox": ["tests/stores/test_outbox.py", "-k", "(mariadb and not Purge) or between_the_steps"],
     "journal": [
         "tests/core/test_journal_model.py",
         "tests/client/test_journal_files.py",
@@ -62,7 +65,11 @@ OTHERS = {
 }
 """Lists of faults outside of the stores, and all the tests that must notice them."""
 LISTS = [*STORES, *OTHERS]
-SERVERS: dict[str, Callable[[], PostgresServer | RedisServer]] = {"postgres": PostgresServer, "redis": RedisServer}
+SERVERS: dict[str, Callable[[], PostgresServer | RedisServer | MariadbServer]] = {
+    "postgres": PostgresServer,
+    "redis": RedisServer,
+    "mariadb": MariadbServer,
+}
 AT_ONCE = 2
 CHOSEN = "Store and not PgBouncer"
 """The contract on the store itself, both faces."""
@@ -123,7 +130,8 @@ def places(stores: list[str]) -> Iterator["SimpleQueue[dict[str, str]]"]:
     free: SimpleQueue[dict[str, str]] = SimpleQueue()
     with ExitStack() as running:
         for _ in range(AT_ONCE):
-            servers = {name: start() for name, start in SERVERS.items() if name in stores}
+            needed = {store.partition("_")[0] for store in stores}
+            servers = {name: start() for name, start in SERVERS.items() if name in needed}
             for server in servers.values():
                 running.enter_context(server)
             free.put({f"SEMEL_TEST_{name.upper()}_URL": server.url for name, server in servers.items()})

@@ -1,4 +1,4 @@
-"""The store on Django's own connections, both faces, against the contract, on SQLite and on PostgreSQL."""
+"""The store on Django's own connections, both faces, against the contract, on SQLite, PostgreSQL and MariaDB."""
 
 import gc
 import sqlite3
@@ -19,7 +19,7 @@ from django.db import transaction
 
 import django_site  # noqa: F401
 from django_site import databases
-from semel import Key, Lease, StoreMisconfigured, StoreUnavailable
+from semel import Key, Lease, StoreMisconfigured, StoreUnavailable, open_store
 from semel.core.protocol import abandon
 from semel.runtime.drive import drive
 from semel.runtime.perform import performer
@@ -69,6 +69,12 @@ class OnPostgres(Database):
     @pytest.fixture(autouse=True)
     def place(self, postgres_url: str) -> None:
         self.database = databases.postgres_at(postgres_url)
+
+
+class OnMariadb(Database):
+    @pytest.fixture(autouse=True)
+    def place(self, mariadb_url: str) -> None:
+        self.database = databases.mariadb_at(mariadb_url)
 
 
 class SyncFace(Database, StoreContract):
@@ -202,3 +208,28 @@ class TestDjangoStoreOnPostgres(Refusing, OnPostgres, SyncFace):
 
 class TestAsyncDjangoStoreOnPostgres(OnPostgres, AsyncFace):
     pass
+
+
+class TestDjangoStoreOnMariadb(Refusing, OnMariadb, SyncFace):
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"isolation_level": "repeatable read"}, "REPEATABLE-READ: the store needs READ COMMITTED"),
+            ({"init_command": "SET sql_mode = ''"}, "without strict mode"),
+        ],
+    )
+    def test_a_session_that_is_set_otherwise_is_refused(self, options: dict[str, str], message: str) -> None:
+        DjangoStore(self.alias()).migrate()
+        with (
+            databases.added({**self.database, "OPTIONS": options}) as other,
+            pytest.raises(StoreMisconfigured, match=message),
+        ):
+            claim(DjangoStore(other), Key("set", "POST /", "key"), "owner")
+
+    def test_its_records_are_those_of_the_store_with_a_connection_of_its_own(self, mariadb_url: str) -> None:
+        store = DjangoStore(self.alias())
+        store.migrate()
+        key = Key("shared", "POST /", "key")
+        lease = granted(claim(store, key, "owner"))
+        with closing(open_store(mariadb_url)) as own:
+            assert held(own, key).lease == lease

@@ -1,4 +1,4 @@
-"""The outbox on Django's own connections, against the model, on SQLite and on PostgreSQL."""
+"""The outbox on Django's own connections, against the model, on SQLite, PostgreSQL and MariaDB."""
 
 import asyncio
 from collections.abc import Iterator
@@ -21,25 +21,39 @@ from semel.store import AsyncOutboxed, Outboxed
 from semel.stores.django.aio import AsyncDjangoStore
 from semel.stores.django.store import DjangoStore
 from semel.testing.clock import ManualClock
-from stores.outboxes import Ask, Place, PostgresPlace, SqlitePlace, message, names, open_asking, publish_all, take
+from stores.outboxes import (
+    Ask,
+    MariadbPlace,
+    Place,
+    SqlitePlace,
+    message,
+    names,
+    open_asking,
+    place_of,
+    publish_all,
+    take,
+)
 from stores.test_outbox import History
 
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    if request.param == "sqlite":
-        return SqlitePlace(tmp_path / "semel.db")
-    return PostgresPlace(request.getfixturevalue("postgres_url"))
+    return place_of(request.param, request, tmp_path)
 
 
 @pytest.fixture
 def alias(place: Place) -> Iterator[str]:
     name = databases.new_alias()
-    databases.add(
-        name, databases.sqlite_at(place.path) if isinstance(place, SqlitePlace) else databases.postgres_at(place.url)
-    )
+    match place:
+        case SqlitePlace():
+            database = databases.sqlite_at(place.path)
+        case MariadbPlace():
+            database = databases.mariadb_at(place.url)
+        case _:
+            database = databases.postgres_at(place.url)
+    databases.add(name, database)
     yield name
     databases.close_everywhere(name)
 

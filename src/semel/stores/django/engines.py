@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from semel.core.effects import Doubts, Effect, do
@@ -11,6 +11,7 @@ from semel.core.outbox import OutboxCall
 from semel.errors import StoreMisconfigured
 from semel.runtime.clock import wall_ms
 from semel.store import Clock, Counts, Filter, Migration, Page
+from semel.stores.django.mariadb import DjangoMariadbEngine
 from semel.stores.sql import migrations
 from semel.stores.sql.statements import Script, Statement
 
@@ -177,16 +178,17 @@ class DjangoPostgresEngine:
         return NUMBERED.sub(r"%(p\1)s", statement.sql.replace("%", "%%")), given
 
 
-ENGINES: Mapping[str, type[DjangoSqliteEngine] | type[DjangoPostgresEngine]] = {
+ENGINES: Mapping[str, Callable[[], DjangoEngine]] = {
     "sqlite": DjangoSqliteEngine,
     "postgresql": DjangoPostgresEngine,
+    "mysql": DjangoMariadbEngine,
 }
 
 
 def engine_for(vendor: str, alias: str) -> DjangoEngine:
     if vendor not in ENGINES:
         raise StoreMisconfigured(
-            f"DATABASES[{alias!r}] is {vendor}; django:// keeps records in {' and '.join(ENGINES)} only. "
+            f"DATABASES[{alias!r}] is {vendor}; django:// keeps records in SQLite, PostgreSQL and MariaDB only. "
             "Name another alias (django://alias) or give the store a URL of its own"
         )
     return ENGINES[vendor]()

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from semel.core.effects import Effect
 from semel.stores.sql.statements import Rows
 
+FRAME = ("START TRANSACTION", "COMMIT")
 Value = str | bytes | int | None
 
 
@@ -26,7 +27,8 @@ def packet(*sql: str) -> Packet:
 
 def transaction(*sql: str) -> Packet:
     """All of them or none. The first row that another transaction holds is waited for, so mind their order."""
-    return Packet(("START TRANSACTION", *sql, "COMMIT"))
+    begin, end = FRAME
+    return Packet((begin, *sql, end))
 
 
 def literal(value: Value) -> str:

@@ -104,13 +104,18 @@ def ready(settings: MariadbSettings) -> Script[None]:
 def migrate(settings: MariadbSettings) -> Script[list[int]]:
     """Apply what is missing, while other migrators wait. A failure closes the connection, which gives the lock back."""
     yield from _limit(TIMEOUT_S)
+    applied = yield from apply_alone(settings.shown)
+    yield from _limit(settings.timeout_s)
+    return applied
+
+
+def apply_alone(shown: str) -> Script[list[int]]:
     ((locked,),) = yield from do(Statement(f"SELECT GET_LOCK({LOCK}, {TIMEOUT_S})"))
     if locked != 1:
-        raise StoreUnavailable(f"{settings.shown}: another migration was still running after {TIMEOUT_S} s")
+        raise StoreUnavailable(f"{shown}: another migration was still running after {TIMEOUT_S} s")
     yield from do(Statement(BEFORE))
     applied = yield from migrations.apply(MIGRATIONS)
     yield from do(Statement(f"SELECT RELEASE_LOCK({LOCK})"))
-    yield from _limit(settings.timeout_s)
     return applied
 
 

@@ -21,7 +21,7 @@ KNOWN = MIGRATIONS[-1].number
 OUTBOX = "semel_outbox"
 NEWEST = "(SELECT {} FROM semel_schema ORDER BY number DESC LIMIT 1)"
 ENTRY = f"SELECT {NEWEST.format('number')}, {NEWEST.format('readable_from')}, @@innodb_rollback_on_timeout, {CLOCK}"
-STRICT = "sql_mode = 'STRICT_ALL_TABLES', unique_checks = 1, sql_safe_updates = 0"
+STRICT = "sql_mode = 'STRICT_ALL_TABLES', unique_checks = 1"
 NO_WAIT = "innodb_lock_wait_timeout = 0"
 
 
