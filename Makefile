@@ -109,6 +109,15 @@ blackbox-exactly-once: $(READY) ## rows and record in one transaction, under fir
 	@PYTHONPATH=tests $(BIN)/python -m servers.install
 	@PYTHONPATH=tests $(BIN)/python -m blackbox.exactly_once $(ARGS)
 
+.PHONY: fire-long losses
+fire-long: $(READY) ## three service processes while a server of their engine is killed every few seconds: 10 minutes (ARGS="--minutes 1 --engine redis-sentinel")
+	@PYTHONPATH=tests $(BIN)/python -m servers.install
+	@PYTHONPATH=tests $(BIN)/python -m fire.long $(ARGS)
+
+losses: $(READY) ## what a failover of Redis loses of what was acknowledged, with each way against it
+	@PYTHONPATH=tests $(BIN)/python -m servers.install
+	@PYTHONPATH=tests $(BIN)/python -m fire.long.losses $(ARGS)
+
 .PHONY: chain orders
 chain: $(READY) ## HTTP, outbox, relay, broker, inbox and ledger under 240 kill -9 on each broker (ARGS="--broker nats --kills 50")
 	@PYTHONPATH=tests $(BIN)/python -m servers.install

@@ -69,8 +69,8 @@ def run(profile: Profile, seed: int) -> Outcome:
             asyncio.run(_traffic(clients, nemesis, profile))
         finally:
             nemesis.stop()
-        evidence = asyncio.run(_aftermath(clients, deployment, seed))
-        return _outcome(clients, nemesis.faults, evidence, seed, time.monotonic() - started)
+        evidence = asyncio.run(ask_again(clients, deployment, seed))
+        return outcome_of(clients, nemesis.faults, evidence, seed, time.monotonic() - started)
 
 
 async def _traffic(clients: Clients, nemesis: Nemesis, profile: Profile) -> None:
@@ -86,7 +86,7 @@ async def _traffic(clients: Clients, nemesis: Nemesis, profile: Profile) -> None
     await asyncio.gather(*tasks)
 
 
-async def _aftermath(clients: Clients, deployment: Deployment, seed: int) -> Evidence:
+async def ask_again(clients: Clients, deployment: Deployment, seed: int) -> Evidence:
     """All faults are over. Wait until every lease is, too, then ask once more for everything."""
     stuck = await _quiet(deployment)
     operations = clients.protected
@@ -129,7 +129,7 @@ async def _answer(clients: Clients, operation: Operation, body: str) -> str:
         await asyncio.sleep(0.1)
 
 
-def _outcome(clients: Clients, faults: Counter[str], evidence: Evidence, seed: int, seconds: float) -> Outcome:
+def outcome_of(clients: Clients, faults: Counter[str], evidence: Evidence, seed: int, seconds: float) -> Outcome:
     return Outcome(
         seed=seed,
         seconds=round(seconds, 1),

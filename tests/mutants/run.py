@@ -62,6 +62,12 @@ OTHERS = {
         "tests/test_opening.py",
     ],
     "relay": ["tests/core/test_relay.py", "tests/outbox/test_relay_model.py"],
+    "redis_cluster": [
+        "tests/stores/test_redis_route.py",
+        "tests/stores/test_redis_places.py",
+        "tests/stores/test_redis_cluster_faults.py",
+        "tests/stores/test_redis_sentinel.py",
+    ],
 }
 """Lists of faults outside of the stores, and all the tests that must notice them."""
 LISTS = [*STORES, *OTHERS]

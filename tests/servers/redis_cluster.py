@@ -19,6 +19,7 @@ NODE_TIMEOUT_MS = 1_000
 """Long enough for a busy machine; a test that wants a failover at once asks for it (`promote`)."""
 BUS = 10_000
 """The port of the cluster's bus is so much further on."""
+CLIENTS_FROM = 32_768
 
 
 class ClusterNode(RedisServer):
@@ -198,8 +199,11 @@ def _share(number: int, masters: int) -> range:
 
 
 def _free_pair() -> int:
+    """Both are below the ports that the kernel gives to clients."""
     while True:
         port = free_port()
+        if port + BUS >= CLIENTS_FROM:
+            continue
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port + BUS))
             return port

@@ -16,9 +16,10 @@ from semel.stores.redis import store as store_module
 from semel.stores.redis.driver import AsyncRedisConnections
 from semel.stores.redis.layout import frame, name_of
 from semel.stores.redis.slots import slot_of
+from servers.needing import needed
 from servers.redis import ask_server, await_replicas
 from servers.redis_cluster import ClusterNode, RedisCluster
-from stores.redis_cases import CLAIM, RESULT, async_store, granted, key, server, sync_store
+from stores.redis_cases import CLAIM, RESULT, async_store, granted, key, sync_store
 from waiting import until
 
 T = TypeVar("T")
@@ -418,7 +419,7 @@ def test_doctor_says_what_a_failover_may_lose(cluster: RedisCluster) -> None:
 
 
 def test_a_cluster_of_one_node_without_replicas() -> None:
-    with server("--cluster-enabled", "yes", "--cluster-require-full-coverage", "no") as alone:
+    with needed("redis", lambda: ClusterNode("--cluster-require-full-coverage", "no")) as alone:
         ask_server(alone.port, "CLUSTER", "ADDSLOTS", *range(100))
         with sync_store(f"redis+cluster://127.0.0.1:{alone.port}?timeout_ms=200") as store:
             with pytest.raises(StoreUnavailable, match="no node serves slot"):

@@ -70,6 +70,7 @@ class Play:
         self.asked.append((exchange.address, words))
         if self._map is not None and words == ("CLUSTER",):
             return [self._map]
+        assert self.answers.get(exchange.address), f"{exchange.address} is asked {words} once too often"
         answer = self.answers[exchange.address].pop(0)
         return answer if isinstance(answer, StoreUnavailable | StoreMisconfigured) else list(answer)
 
