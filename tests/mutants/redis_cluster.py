@@ -6,6 +6,7 @@ CLUSTER, SENTINEL, SLOTS = (f"stores/redis/{name}.py" for name in ("cluster", "s
 COMMANDS, DRIVER, FAILURES = (f"stores/redis/{name}.py" for name in ("commands", "driver", "failures"))
 SERVERS, SPREAD, WALK = (f"stores/redis/{name}.py" for name in ("servers", "spread", "walk"))
 OPERATE, SCRIPTS, AIO = (f"stores/redis/{name}.py" for name in ("operate", "scripts", "aio"))
+LATER = "            case _ if isinstance(reply, NOT_NOW):"
 UNREACHED = "isinstance(found, Unreached) and sending.commands[index].node is None"
 
 FAULTS = [
@@ -17,7 +18,12 @@ FAULTS = [
         "            self._stale = True\n            for index",
         "            for index",
     ),
-    Fault("an ask is remembered as a move", CLUSTER, "        sending.asked.clear()\n", ""),
+    Fault(
+        "an ask is remembered as a move",
+        CLUSTER,
+        LATER,
+        f"                self._slots.move(reply.slot_id, sending.asked[index])\n{LATER}",
+    ),
     Fault(
         "an ask is sent without asking",
         CLUSTER,
@@ -111,7 +117,8 @@ FAULTS = [
         "isinstance(each, list | bytes) or each == 1 for",
     ),
     Fault("too few replicas are enough", DRIVER, "count >= wanted", "count >= 0"),
-    Fault("no write waits for replicas", SCRIPTS, '"each", writes=True), _claim', '"each"), _claim'),
+    Fault("no claim waits for replicas", SCRIPTS, "confirms=has_changed), _claim", "confirms=None), _claim"),
+    Fault("what was not confirmed is read as if it was", SCRIPTS, "confirms=has_found", "confirms=None"),
     Fault("the role of a master is not asked", DRIVER, '    if found[0] != b"master":', "    if not found:"),
     Fault("nothing was sent, but it may have happened", FAILURES, "Unreached(str(made)) if", "made if"),
     Fault("a cluster's node is used alone", FAILURES, "^(MovedError|", "^("),

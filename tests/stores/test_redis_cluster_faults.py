@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from semel import Acquired, Key, Occupied, Result, StoreMisconfigured, StoreUnavailable
+from semel.core.copies import FindCopy, ForbidCopy, OpenCopy, PutCopy
 from semel.store import Filter
 from semel.stores.redis import aio as aio_module
 from semel.stores.redis import store as store_module
@@ -96,6 +97,24 @@ def test_a_key_of_one_node_is_read_by_every_other_client(cluster: RedisCluster) 
             assert one.complete(lease, RESULT, retention_ms=60_000)
             assert two.count_attempt(key(number), "boom", retention_ms=60_000) == 1
         assert two.counts().succeeded == 30
+
+
+def test_copies_of_another_store_are_held_on_every_node(cluster: RedisCluster) -> None:
+    """What a tiered store asks of its front."""
+    keys = [key(number) for number in range(30)]
+
+    async def run() -> None:
+        async with async_store(cluster.url) as store:
+            front = store.open_front(timeout_ms=2_000)
+            assert all(await asyncio.gather(*(front.answer_copy(OpenCopy("db", of, b"ticket")) for of in keys)))
+            puts = (front.answer_copy(PutCopy("db", of, b"ticket", b"copy", 60_000)) for of in keys)
+            assert all(await asyncio.gather(*puts))
+            assert await front.answer_copy(ForbidCopy("db", keys[0], 0))
+            found = await asyncio.gather(*(front.answer_copy(FindCopy("db", of)) for of in keys))
+            assert found == [None, *([b"copy"] * 29)]
+            await front.close()
+
+    asyncio.run(run())
 
 
 def test_a_single_node_is_not_used_as_if_it_had_everything(cluster: RedisCluster) -> None:
@@ -259,6 +278,8 @@ def test_a_write_counts_when_its_replica_has_it(cluster: RedisCluster, face: str
             for _ in range(2):
                 with pytest.raises(StoreUnavailable, match="0 of 1 replicas confirmed a write within 100 ms"):
                     await call(store.claim, fresh, "f", owner="owner", **CLAIM)
+                with pytest.raises(StoreUnavailable, match="0 of 1 replicas"):
+                    await call(store.get, open_key)
                 with pytest.raises(StoreUnavailable, match="0 of 1 replicas"):
                     await call(store.complete, open_lease, RESULT, retention_ms=60_000)
             replay = await call(store.claim, done, "f", owner="other", **CLAIM)

@@ -10,7 +10,16 @@ from semel import StoreMisconfigured, StoreUnavailable
 from semel.core.effects import Effect, Plan
 from semel.errors import StoreTimeout
 from semel.stores.redis.cluster import ASKING, Cluster
-from semel.stores.redis.commands import Address, Command, Lua, ScriptMissing, Together, Unreached, changed
+from semel.stores.redis.commands import (
+    Address,
+    Command,
+    Lua,
+    ScriptMissing,
+    Together,
+    Unreached,
+    has_changed,
+    has_found,
+)
 from semel.stores.redis.route import Now, ServerExchange, ServerExchanges, Sleep
 from semel.stores.redis.sentinel import AGAIN_S, Sentinel
 from semel.stores.redis.settings import RedisSettings, Topology
@@ -72,7 +81,10 @@ class Play:
             return [self._map]
         assert self.answers.get(exchange.address), f"{exchange.address} is asked {words} once too often"
         answer = self.answers[exchange.address].pop(0)
-        return answer if isinstance(answer, StoreUnavailable | StoreMisconfigured) else list(answer)
+        if isinstance(answer, StoreUnavailable | StoreMisconfigured):
+            return answer
+        assert len(answer) == len(words), f"{exchange.address} is asked {words}"
+        return list(answer)
 
 
 def learnt(answers: dict[Address, list[Any]], rests: int = 100, *, map: Any = None) -> tuple[Cluster, Play]:
@@ -221,7 +233,7 @@ def scripted(*parts: Any) -> list[Any]:
 
 
 MASTER = [[b"m", 7]]
-EVAL = Command(("EVALSHA", "sha", 1, b"x"), b"x", writes=True)
+EVAL = Command(("EVALSHA", "sha", 1, b"x"), b"x")
 
 
 def sentinels(answers: dict[Address, list[Any]], rests: int = 100) -> tuple[Sentinel, Play]:
@@ -307,7 +319,14 @@ def test_without_sentinels_the_call_ends_in_time() -> None:
     ],
 )
 def test_what_replicas_must_have(reply: Any, is_changed: bool) -> None:
-    assert changed(reply) is is_changed
+    assert has_changed(reply) is is_changed
+
+
+def test_what_was_read_must_be_on_the_replicas_too() -> None:
+    """It may be the result of a completion that was refused because they did not have it."""
+    assert has_found(scripted(b"a record", None))
+    assert not has_found(scripted(None))
+    assert not has_found(exceptions.ResponseError("OOM"))
 
 
 def test_plans_of_one_step_are_sent_together() -> None:

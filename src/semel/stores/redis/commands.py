@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha1
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -34,7 +34,8 @@ class Command(Effect[Any], frozen=True):
     """Where the data is that it is about, if there are several servers."""
     node: Address | None = None
     """The server that it is for, whatever its key."""
-    writes: bool = False
+    confirms: Callable[[Any], bool] | None = None
+    """Whether such a reply counts only when replicas have what it tells, if they are waited for."""
 
 
 class Together(Effect[list[Any]], frozen=True):
@@ -56,11 +57,16 @@ class Nodes(Effect[tuple[Node, ...]], frozen=True):
     """Asks for the servers that have all records between them."""
 
 
-def changed(reply: Any) -> bool:
+def has_changed(reply: Any) -> bool:
     """Whether a script that writes did, or says again to the same owner that it has: then its replicas must have it."""
     if isinstance(reply, list):
         return any(isinstance(each, list) or each == 1 for each in reply[1:])
     return bool(reply) and not isinstance(reply, Exception)
+
+
+def has_found(reply: Any) -> bool:
+    """Whether a script that reads found a record. It may be one whose own write was not confirmed."""
+    return isinstance(reply, list) and any(isinstance(each, bytes) for each in reply[1:])
 
 
 class Lua:
@@ -69,15 +75,15 @@ class Lua:
     One that the server does not have (first use, SCRIPT FLUSH, failover) did nothing, and is sent in full.
     """
 
-    def __init__(self, *names: str, writes: bool = False) -> None:
+    def __init__(self, *names: str, confirms: Callable[[Any], bool] | None = None) -> None:
         folder = files("semel.stores.redis") / "lua"
-        self._writes = writes
+        self._confirms = confirms
         self.text = "\n".join((folder / f"{part}.lua").read_text() for part in ("record", *names))
         self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
     def run(self, names: Sequence[bytes], words: Sequence[Word]) -> Plan[Any]:
         rest, key = (len(names), *names, *words), names[0] if names else b""
         try:
-            return (yield from do(Command(("EVALSHA", self.sha, *rest), key, writes=self._writes)))
+            return (yield from do(Command(("EVALSHA", self.sha, *rest), key, confirms=self._confirms)))
         except ScriptMissing:
-            return (yield from do(Command(("EVAL", self.text, *rest), key, writes=self._writes)))
+            return (yield from do(Command(("EVAL", self.text, *rest), key, confirms=self._confirms)))

@@ -26,7 +26,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from semel.errors import StoreTimeout, StoreUnavailable
-from semel.stores.redis.commands import Command, changed
+from semel.stores.redis.commands import Command
 from semel.stores.redis.failures import Connecting, Failures
 from semel.stores.redis.settings import RedisSettings, Topology
 
@@ -66,9 +66,7 @@ class AnyRedisConnections:
 
     def _waits(self, commands: Sequence[Command], replies: Sequence[Any]) -> bool:
         """Whether replicas have to confirm something of this before it counts."""
-        return self._settings.wait_replicas > 0 and any(
-            command.writes and changed(reply) for command, reply in zip(commands, replies, strict=True)
-        )
+        return self._settings.wait_replicas > 0 and any(map(_needs_replicas, commands, replies))
 
     def _wait(self, left_s: float) -> tuple[str | int, ...]:
         """The server answers later than this only if it is late with everything."""
@@ -82,7 +80,7 @@ class AnyRedisConnections:
         said = f"{count} of {wanted} replicas confirmed a write within {self._settings.wait_ms} ms"
         failure = f"{self._settings.shown} may lose what it was asked for: {said}"
         return [
-            StoreUnavailable(failure) if command.writes and changed(reply) else reply
+            StoreUnavailable(failure) if _needs_replicas(command, reply) else reply
             for command, reply in zip(commands, replies, strict=True)
         ]
 
@@ -177,6 +175,10 @@ class AsyncRedisConnections(AnyRedisConnections):
             raise
         finally:
             self._idle.append(connection)
+
+
+def _needs_replicas(command: Command, reply: Any) -> bool:
+    return command.confirms is not None and command.confirms(reply)
 
 
 REFUSALS = (redis.ResponseError, exceptions.BusyLoadingError)

@@ -18,7 +18,7 @@ from semel.core.copies import CopyCall
 from semel.core.effects import Claim, Complete, Plan, Read, Release, Remove, Renew, Resolve
 from semel.core.records import Acquired, Claimed, Key, Lease, Occupied, Record, Result
 from semel.errors import RecordUnreadable, StoreError
-from semel.stores.redis.commands import Lua, Word
+from semel.stores.redis.commands import Lua, Word, has_changed, has_found
 from semel.stores.redis.copies import answer_copies, copy_name
 from semel.stores.redis.layout import FAILED, SUCCEEDED, answer, frame, name_of, to_record
 from semel.stores.redis.spread import SlotOf, group, one_slot, together
@@ -34,7 +34,7 @@ ENDING = Struct(">QBQ")
 SEEN = Struct(">QQQ?")
 COMPLETION = Struct(">BQQ")
 
-ATTEMPT, READ = Lua("attempt", writes=True), Lua("read")
+ATTEMPT, READ = Lua("attempt", confirms=has_changed), Lua("read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,13 +195,13 @@ def _readable(found: Any, key: Key) -> Any:
 
 
 KINDS: dict[type, Kind] = {
-    Claim: Kind(Lua("retention", "calls", "claim", "each", writes=True), _claim, _claimed),
-    Renew: Kind(Lua("calls", "renew", "each", writes=True), _renew, _renewed),
-    Complete: Kind(Lua("finish", "calls", "complete", "each", writes=True), _complete, _done),
-    Release: Kind(Lua("disowned", "calls", "release", "each", writes=True), _release, _done),
-    Resolve: Kind(Lua("finish", "disowned", "calls", "resolve", "each", writes=True), _resolve, _ended),
-    Remove: Kind(Lua("calls", "remove", "each", writes=True), _remove, _ended),
-    Read: Kind(READ, _read, _found),
+    Claim: Kind(Lua("retention", "calls", "claim", "each", confirms=has_changed), _claim, _claimed),
+    Renew: Kind(Lua("calls", "renew", "each", confirms=has_changed), _renew, _renewed),
+    Complete: Kind(Lua("finish", "calls", "complete", "each", confirms=has_changed), _complete, _done),
+    Release: Kind(Lua("disowned", "calls", "release", "each", confirms=has_changed), _release, _done),
+    Resolve: Kind(Lua("finish", "disowned", "calls", "resolve", "each", confirms=has_changed), _resolve, _ended),
+    Remove: Kind(Lua("calls", "remove", "each", confirms=has_changed), _remove, _ended),
+    Read: Kind(Lua("read", confirms=has_found), _read, _found),
 }
 
 
