@@ -34,7 +34,8 @@ class OnDynamodb:
     def place(self, request: pytest.FixtureRequest) -> Iterator[None]:
         """A table for each class. Other processes open it, too."""
         server: AwsServer = request.getfixturevalue(f"{self.server_name}_server")
-        self.endpoint, self.url = server.url, url_on(server.url, type(self).__name__)
+        # A machine that tests at once on all its processors may keep an emulator waiting.
+        self.endpoint, self.url = server.url, url_on(server.url, type(self).__name__) + "&timeout_ms=30000"
         with credentials():
             yield
 
