@@ -61,6 +61,14 @@ OTHERS = {
         "tests/stores/test_tiered_copiers.py",
         "tests/test_opening.py",
     ],
+    "dynamodb": [
+        "tests/stores/test_dynamodb_table.py",
+        "tests/stores/test_dynamodb_scans.py",
+        "tests/stores/test_dynamodb_faults.py",
+        "tests/stores/test_dynamodb.py",
+        "-k",
+        "not moto",
+    ],
     "relay": ["tests/core/test_relay.py", "tests/outbox/test_relay_model.py"],
     "redis_cluster": [
         "tests/stores/test_redis_route.py",
@@ -69,7 +77,7 @@ OTHERS = {
         "tests/stores/test_redis_sentinel.py",
     ],
 }
-"""Lists of faults outside of the stores, and all the tests that must notice them."""
+"""Lists of other faults, and all the tests that must notice them. DynamoDB's run on the faster of its servers."""
 LISTS = [*STORES, *OTHERS]
 SERVERS: dict[str, Callable[[], PostgresServer | RedisServer | MariadbServer]] = {
     "postgres": PostgresServer,

@@ -71,3 +71,12 @@ def test_a_result_that_lost_a_part_stops_no_list(server: AwsServer, url: str, st
     page = store.scan()
     assert len(page.records) == 4
     assert [each.place for each in page.unreadable] == [digest_of(KEYS[0])]
+
+
+def test_a_purge_keeps_to_its_limit_within_a_page(server: AwsServer) -> None:
+    clock = ManualClock()
+    with credentials(), open_store(url_on(server.url) + "&migrate=auto", clock=clock) as store:  # type: ignore[attr-defined]
+        for number in range(5):
+            granted(claim(store, Key("t", "s", f"{number}"), "a"))
+        clock.advance(RETENTION_MS)
+        assert [store.purge(limit=2) for _ in range(4)] == [2, 2, 1, 0]
