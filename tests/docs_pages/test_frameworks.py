@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -33,3 +35,10 @@ def test_the_asgi_application_of_the_django_page_is_served(tmp_path: Path) -> No
         reader.succeed("curl -sf localhost:8000/ -o /dev/null")
         reader.stop()
         assert "Application shutdown complete" in reader.log()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_a_reader_installs_is_there(page: str) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for named in re.findall(r"pip install 'semel\[([\w,]+)\]'", (ROOT / page).read_text()):
+        assert set(named.split(",")) <= extras.keys()
