@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from transaction.modes import prepare
+from transaction.urls import Urls
 
 
 @pytest.fixture(scope="module")
-def urls(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+def urls(postgres_url: str, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Urls:
     folder: Path = tmp_path_factory.mktemp("shop")
-    return {"postgres": prepare(postgres_url), "sqlite": prepare(f"sqlite:///{folder}/shop.db")}
+    return Urls(request, postgres=prepare(postgres_url), sqlite=prepare(f"sqlite:///{folder}/shop.db"))

@@ -7,7 +7,6 @@ ERRORS, CONNECTIONS = "stores/sql/errors.py", "connections/mariadb.py"
 
 FAULTS = [
     Fault("a twin is waited for without a bound", QUERIES, "max_statement_time = {wait_ms / 1000:.3f}, ", ""),
-    Fault("a twin is not waited for", ENGINE, "for limit in (NO_WAIT, limited(bound_ms)):", "for limit in (NO_WAIT,):"),
     Fault(
         "a server that rolls back with a wait is not asked about it",
         ENGINE,
@@ -42,12 +41,6 @@ FAULTS = [
         ENGINE,
         'still_adding(message.id, f"{WAIT_MS} ms")\n            return True',
         'still_adding(message.id, "ever")\n            return True',
-    ),
-    Fault(
-        "a message that is there is added again",
-        ENGINE,
-        "                return False\n",
-        "                return True\n",
     ),
     Fault(
         "another message under an id is taken for the same",

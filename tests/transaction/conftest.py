@@ -9,18 +9,7 @@ import pytest
 
 from transaction.modes import prepare
 from transaction.stage import Stage
-
-
-class Urls(dict[str, str]):
-    """The databases by their kinds. MariaDB is started when it is first asked for."""
-
-    def __init__(self, request: pytest.FixtureRequest, **urls: str) -> None:
-        super().__init__(urls)
-        self._request = request
-
-    def __missing__(self, database: str) -> str:
-        url: str = self._request.getfixturevalue(f"{database}_url")
-        return self.setdefault(database, prepare(url))
+from transaction.urls import Urls
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from semel.codecs.sealed import AsyncSealed, Seal, Sealed
 from semel.errors import KeyReused, RecordUnreadable, StoreMisconfigured
 from semel.transaction import AsyncTransactionStore, TransactionStore, arun, run, within
 from semel.wsgi import IdempotencyMiddleware
-from transaction.modes import MODES, Mode, effects, path_of
+from transaction.modes import MODES, Mode, effects, is_mariadb, mariadb_rows, path_of
 from transaction.test_transaction_blocks import operate
 
 each_mode = pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
@@ -39,6 +39,9 @@ def row(url: str, name: str) -> tuple[str | int, bytes]:
         [(format, payload)] = lite.execute(f"{sql}?", [name]).fetchall()
         lite.close()
         return format, payload
+    if is_mariadb(url):
+        [(format, payload)] = mariadb_rows(url, f"{sql}'{name}'")
+        return format.decode(), payload
     with psycopg.connect(url) as connection:
         [(format, payload)] = connection.execute(f"{sql}%s".encode(), [name]).fetchall()
         return format, bytes(payload)
