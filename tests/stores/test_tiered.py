@@ -1,7 +1,7 @@
 """The tiered store, both faces, against the contract: Redis in front of a file and of PostgreSQL, sound and unsteady.
 
-Copies are made before the call that asks for them returns, so a replay of the contract is one from Redis. One face on
-each back takes its turn here; `make tiered` runs all eight.
+Copies are made before the call that asks for them returns, so a replay of the contract is one from Redis. Three
+classes take their turn here; `make tiered` runs all eight.
 """
 
 import os
@@ -21,20 +21,20 @@ from stores.tiered_cases import UnsteadyFront, copy_at_once, counted_answers, ti
 SEED = int(os.environ.get("SEMEL_SEED", "20"))
 pytestmark = pytest.mark.timeout(300)
 ALL = "SEMEL_TIERED_ALL" in os.environ
-"""Otherwise the other face has its turn on a back."""
-
-
+"""Otherwise three of the classes have their turn."""
 NEARLY_ALL = 180
+"""Tests of one class."""
 
 
 class Tiered:
     """A front that is steady, and results only: what a copy tells is exactly what the database tells."""
 
-    parity_examples: ClassVar[int] = 15
+    parity_examples: ClassVar[int] = 10
     race_rounds: ClassVar[int] = 5
     options: ClassVar[dict[str, Any]] = {}
     is_steady: ClassVar[bool] = True
     back: ClassVar[str] = "file"
+    has_processes: ClassVar[bool] = False
     url: str
 
     @pytest.fixture(autouse=True)
@@ -43,6 +43,11 @@ class Tiered:
         on_file = self.back == "file"
         back = f"sqlite:///{tmp_path}/records.db" if on_file else request.getfixturevalue("postgres_url")
         self.url = tiered_url(front, back, **self.options)
+
+    @pytest.fixture(autouse=True)
+    def in_one_process(self, request: pytest.FixtureRequest) -> None:
+        if "process" in request.node.name and not (ALL or self.has_processes):
+            pytest.skip("processes take long to start, and one class has them")
 
     @pytest.fixture(autouse=True)
     def at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,11 +59,6 @@ class Unsteady(Tiered):
 
     options: ClassVar[dict[str, Any]] = {"rest_ms": 1, "front_timeout_ms": 2_000}
     is_steady: ClassVar[bool] = False
-
-    @pytest.fixture(autouse=True)
-    def in_one_process(self, request: pytest.FixtureRequest) -> None:
-        if "process" in request.node.name:
-            pytest.skip("processes take long to start, and were tried with a steady front")
 
 
 @pytest.fixture(scope="class")
@@ -95,7 +95,7 @@ class Async(AsyncStoreContract):
 
 
 class TestTieredStore(Tiered, Sync):
-    pass
+    has_processes = True
 
 
 class TestAsyncTieredStore(Tiered, Async):
@@ -120,6 +120,7 @@ class TestAsyncTieredStoreUnsteady(Unsteady, Async):
 
 
 class TestTieredStoreUnsteadyOnPostgres(Unsteady, Sync):
+    __test__ = ALL
     back = "postgres"
 
 
