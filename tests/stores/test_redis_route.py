@@ -24,7 +24,7 @@ from semel.stores.redis.route import Now, ServerExchange, ServerExchanges, Sleep
 from semel.stores.redis.sentinel import AGAIN_S, Sentinel
 from semel.stores.redis.settings import RedisSettings, Topology
 from semel.stores.redis.slots import SLOTS, slot_of
-from semel.stores.redis.spread import together
+from semel.stores.redis.spread import group, one_slot, together
 
 A, B, C, SEED = ("a", 1), ("b", 2), ("c", 3), ("seed", 9)
 HALF = SLOTS // 2
@@ -327,6 +327,12 @@ def test_what_was_read_must_be_on_the_replicas_too() -> None:
     assert has_found(scripted(b"a record", None))
     assert not has_found(scripted(None))
     assert not has_found(exceptions.ResponseError("OOM"))
+
+
+def test_each_record_of_a_cluster_has_a_script_of_its_own() -> None:
+    """While a slot moves no node takes a script with two of its records."""
+    assert group([b"{x}a", b"{x}b", b"{x}a"], slot_of) == [[0, 2], [1]]
+    assert group([b"{x}a", b"b"], one_slot) == [[0, 1]]
 
 
 def test_plans_of_one_step_are_sent_together() -> None:
