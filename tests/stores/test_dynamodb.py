@@ -99,7 +99,7 @@ class TestAsyncDynamodbStoreOnMoto(OnMoto, AsyncOpener, AsyncStoreContract):
     __test__ = ALL
 
 
-class TestTasksOnDynalite(OnDynalite, AsyncOpener, TaskCalls, Claims):
+class TestTasksOnDynalite(OnDynalite, AsyncOpener, TaskCalls):
     __test__ = not ALL
 
 
