@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +17,8 @@ from waiting import until
 
 SERVICE = "mymaster"
 DOWN_AFTER_MS = 1_000
+SETTLE_S = 120.0
+"""The sentinels turn an old master that comes back into a replica after ten seconds, and repeat a vote after eight."""
 QUICK = ("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1", "--repl-timeout", "5")
 
 
@@ -79,7 +82,10 @@ class RedisSentinels:
         """Wait until everything runs, the sentinels know it, and every replica follows the master."""
         for server in (*self.servers, *self.sentinels):
             server.revive()
-        until(self._is_settled)
+        deadline = time.monotonic() + SETTLE_S
+        while not self._is_settled():
+            assert time.monotonic() < deadline, "the sentinels do not agree, or a replica does not follow"
+            time.sleep(0.02)
 
     def _demote(self, master: RedisServer) -> None:
         """The sentinels would do it, after ten seconds."""
