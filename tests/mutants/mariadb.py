@@ -27,12 +27,6 @@ FAULTS = [
     Fault("a claim's lease has no length", QUERIES, "{now}, {now} + c.lease_ms,", "{now}, {now},"),
     Fault("a claim's retention is its lease", QUERIES, "\n    {now} + c.retention_ms", "\n    {now} + c.lease_ms"),
     Fault(
-        "a row that changed meanwhile is overwritten",
-        QUERIES,
-        "AND owner = {literal(old.owner)} AND attempt = {old.attempt} ",
-        "",
-    ),
-    Fault(
         "a resolution keeps the old result",
         QUERIES,
         "format = {literal(format)}, payload = {literal(payload)}\nWHERE",
@@ -61,7 +55,6 @@ FAULTS = [
     Fault(
         "a zombie is told that its release is done", SCRIPTS, "rows).items() if state == IN_PROGRESS}", "rows).items()}"
     ),
-    Fault("an unfinished complete is told yes", SCRIPTS, "rows).items() if state != IN_PROGRESS)", "rows).items())"),
     Fault(
         "the last of two completes wins",
         SCRIPTS,

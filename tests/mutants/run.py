@@ -30,6 +30,8 @@ from servers.redis import RedisServer  # noqa: E402
 
 STORES = {"model": "memory", "sqlite": "sqlite", "postgres": "postgres", "redis": "redis", "mariadb": "mariadb"}
 """Lists of faults, and whose tests must notice them."""
+STORE_TESTS = {"mariadb": ["tests/stores/test_mariadb_batches.py"]}
+"""Tests of a store that are run before its contract."""
 OTHERS = {
     "inbox": [
         "tests/core/test_consumer.py",
@@ -109,7 +111,12 @@ def judge(fault: Fault | None, store: str, original: Path, servers: dict[str, st
         report = Path(folder, "report.xml")
         environment = os.environ | servers | {"PYTHONPATH": str(source), "SEMEL_PARITY_EXAMPLES": "10", "CI": "1"}
         options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=60", f"--junitxml={report}"]
-        tests = OTHERS.get(store) or [f"tests/stores/test_{STORES[store]}.py", "-k", CHOSEN]
+        tests = OTHERS.get(store) or [
+            *STORE_TESTS.get(store, ()),
+            f"tests/stores/test_{STORES[store]}.py",
+            "-k",
+            CHOSEN,
+        ]
         command = [sys.executable, "-c", RUN, str(source), *tests, *options]
         run = subprocess.run(command, cwd=TESTS.parent, env=environment, capture_output=True, text=True)
         killed, by = verdict_of(report, run)
