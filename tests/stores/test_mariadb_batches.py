@@ -2,13 +2,13 @@
 
 from contextlib import closing
 
-from semel import Key
-from semel.core.effects import Release
+from semel import Key, Result
+from semel.core.effects import Complete, Release
 from semel.stores.mariadb import scripts
 from semel.stores.mariadb.settings import MariadbSettings
 from semel.stores.mariadb.store import MariadbStore
 from semel.stores.url import StoreUrl
-from semel.testing.calls import claim, granted
+from semel.testing.calls import claim, granted, held
 
 
 class TestMariadbStoreBatches:
@@ -17,3 +17,13 @@ class TestMariadbStoreBatches:
             store.migrate()
             lease = granted(claim(store, Key("t", "s", "k"), "owner"))
             assert store._run(scripts.release([Release(lease)] * 2, None)) == [True, False]
+
+    def test_the_first_of_two_results_is_kept(self, mariadb_url: str) -> None:
+        with closing(MariadbStore(MariadbSettings.of(StoreUrl.parse(mariadb_url)))) as store:
+            store.migrate()
+            key = Key("t", "s", "completed twice")
+            lease = granted(claim(store, key, "owner"))
+            results = [Result("value.1", payload, ok=True) for payload in (b"first", b"last")]
+            calls = [Complete(lease, result, 60_000, 0) for result in results]
+            assert store._run(scripts.complete(calls, None)) == [True, True]
+            assert held(store, key).result == results[0]
