@@ -20,6 +20,7 @@ import pymysql
 import pytest
 import redis
 from botocore.exceptions import EndpointConnectionError
+from pymysql.err import OperationalError
 
 from servers import binaries, process
 from servers.dynalite import DynaliteServer
@@ -94,7 +95,7 @@ def test_mariadb_keeps_its_data_when_killed() -> None:
         with pymysql.connect(**given) as connection, connection.cursor() as cursor:
             cursor.execute("CREATE TABLE kept AS SELECT 1 AS number")
         server.kill()
-        with pytest.raises(pymysql.err.OperationalError):
+        with pytest.raises(OperationalError):
             pymysql.connect(**given)
         server.restart()
         with pymysql.connect(**given) as connection, connection.cursor() as cursor:

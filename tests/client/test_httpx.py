@@ -279,7 +279,7 @@ def test_what_is_no_intent_is_refused(journal: Journal) -> None:
     "url", ["journal.db", "sqlite://", "sqlite:///", "sqlite:///a?x=1", "memory://x", "redis:///0"]
 )
 def test_what_is_no_journal_url(url: str) -> None:
-    with pytest.raises(StoreMisconfigured, match=r"sqlite:///journal\.db or memory://"):
+    with pytest.raises(StoreMisconfigured, match=r"Write sqlite:///journal\.db, or memory://"):
         Journal(url)
 
 

@@ -32,8 +32,6 @@ def postgres_at(postgres_url: str) -> Database:
 
 
 def mariadb_at(url: str) -> Database:
-    """On PyMySQL, because mysqlclient has to be compiled."""
-    install_as_MySQLdb()
     place = {name.upper(): value for name, value in arguments(url).items() if name != "database"}
     return {"ENGINE": "django.db.backends.mysql", "NAME": arguments(url)["database"], **place}
 
@@ -43,6 +41,8 @@ def new_alias() -> str:
 
 
 def add(alias: str, database: Database) -> None:
+    if database["ENGINE"] == "django.db.backends.mysql":
+        install_as_MySQLdb()  # mysqlclient would have to be compiled
     if alias not in connections.settings:
         connections.settings[alias] = connections.configure_settings({"default": database})["default"]
 

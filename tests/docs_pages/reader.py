@@ -70,7 +70,7 @@ class Reader:
     def __init__(self, folder: Path, **environment: str) -> None:
         self.folder, self.port = folder, free_port()
         scripts = str(Path(sys.executable).parent)
-        self._env = {**os.environ, "PATH": f"{scripts}:{os.environ['PATH']}", "PYTHONUNBUFFERED": "1"}
+        self._env = {**os.environ, "PATH": f"{scripts}:{os.environ['PATH']}", "PYTHONUNBUFFERED": "1", "COLUMNS": "100"}
         self._env |= {**QUICK_PYTEST, **environment}
         self._servers: list[subprocess.Popen[bytes]] = []
         self.read = 0
@@ -194,7 +194,7 @@ def exchanges(transcript: str) -> Iterator[tuple[str, str]]:
 
 
 def matches(printed: str, expected: str) -> bool:
-    """Whether the output is what the page says; blanks at the ends of lines do not count."""
+    """Whether the output is what the page says; how many blanks there are does not count."""
     pattern = ".*?".join(map(re.escape, _plain(expected).split("…")))
     return re.fullmatch(pattern, _plain(printed), re.DOTALL) is not None
 
@@ -202,7 +202,7 @@ def matches(printed: str, expected: str) -> bool:
 def _plain(text: str) -> str:
     for varying, constant in VARYING:
         text = varying.sub(constant, text)
-    return "\n".join(line.rstrip() for line in text.strip().splitlines())
+    return "\n".join(re.sub(" {2,}", "  ", line.rstrip()) for line in text.strip().splitlines())
 
 
 @contextmanager

@@ -330,7 +330,8 @@ class Other(Storage, MovingWindowSupport):
 def test_a_storage_that_cannot_give_back_is_refused_by_name() -> None:
     assert isinstance(limits.storage.storage_from_string("othermemory://"), Other)
     with pytest.raises(
-        StoreMisconfigured, match=r"an? Other of limits cannot be given back.*give memory:// or redis://"
+        StoreMisconfigured,
+        match=r"nothing counts quotas in othermemory://.*give redis://… to count for all processes, or memory://",
     ):
         _ = Quotas("othermemory://").limiter
 

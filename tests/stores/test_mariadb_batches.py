@@ -1,5 +1,10 @@
+import subprocess
+import sys
+
 """Calls of one key that share a batch on MariaDB."""
 
+import subprocess
+import sys
 from contextlib import closing
 
 from semel import Key, Result
@@ -27,3 +32,18 @@ class TestMariadbStoreBatches:
             calls = [Complete(lease, result, 60_000, 0) for result in results]
             assert store._run(scripts.complete(calls, None)) == [True, True]
             assert held(store, key).result == results[0]
+
+
+def test_failures_are_known_beside_django_on_pymysql() -> None:
+    """`install_as_MySQLdb()` makes Django import a second copy of PyMySQL's modules, which hides the first."""
+    program = """
+import sys, pymysql
+pymysql.install_as_MySQLdb()
+import MySQLdb.converters
+from semel.stores.mariadb.failures import number_of_failure
+errors = sys.modules["pymysql.err"]
+assert pymysql.err is not errors
+print(number_of_failure(errors.OperationalError(1213, "deadlock")))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "1213\n", done.stderr

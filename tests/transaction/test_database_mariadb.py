@@ -16,6 +16,7 @@ import pymysql
 import pytest
 import sqlalchemy as sa
 from pymysql.constants import CLIENT
+from pymysql.err import DataError, IntegrityError
 
 from semel import database
 from semel.connections.mariadb import check_server
@@ -296,7 +297,7 @@ def test_another_unique_key_is_not_taken_for_this_one(mode: Mode, url: str) -> N
     """It is the driver's own error, and the transaction goes on."""
     receipt = mode.name
     in_one(mode, url, lambda made: put(mode, made, f"{mode.name}.a", receipt=receipt))
-    refused = (pymysql.err.IntegrityError, sa.exc.IntegrityError)
+    refused = (IntegrityError, sa.exc.IntegrityError)
 
     async def tasks(connection: Any) -> Any:
         with pytest.raises(refused, match="1062"):
@@ -316,15 +317,15 @@ def test_another_unique_key_of_events_is_not_a_conflict_of_the_stream(url: str) 
     with PLAIN.begin(url, "") as connection:
         database.append(connection, "events", "s", [{"message": "m"}], expected=0)
         assert database.append(connection, "events", "s", [{"message": "m"}], expected=0) == 1
-        with pytest.raises(pymysql.err.IntegrityError, match="1062"):
+        with pytest.raises(IntegrityError, match="1062"):
             database.append(connection, "events", "t", [{"message": "m"}], expected=0)
 
 
 def test_no_other_mistake_is_hidden(url: str) -> None:
     with PLAIN.begin(url, "") as connection:
-        with pytest.raises(pymysql.err.DataError, match="too long"):
+        with pytest.raises(DataError, match="too long"):
             put(PLAIN, connection, "x" * 81)
-        with pytest.raises(pymysql.err.IntegrityError, match="foreign key"):
+        with pytest.raises(IntegrityError, match="foreign key"):
             database.insert_or_get(connection, "parts", {"name": "a", "payment": -1}, on="name")
 
 

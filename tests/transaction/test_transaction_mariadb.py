@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import pymysql
 import pytest
+from pymysql.err import OperationalError
 
 import semel
 from semel.connections.pymysql import PymysqlDriver
@@ -166,7 +167,7 @@ def test_work_that_hides_a_deadlock_stores_no_result(url: str) -> None:
         ask(other, change.format(-2))
         waits = pool.submit(ask, other, change.format(-1))
         until_somebody_waits(url)
-        with pytest.raises(pymysql.err.OperationalError, match="1213"):
+        with pytest.raises(OperationalError, match="1213"):
             ask(connection, change.format(-2))
         waits.result()
         other.rollback()

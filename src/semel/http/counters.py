@@ -95,6 +95,10 @@ class AsyncRedisWindow:
         self._limiter = limiter
         self._calls = asyncio.Semaphore(CALLS_MAX)
 
+    async def connect(self) -> None:
+        """Ask the server for the first time. A failure shows with the first hit."""
+        await self._limiter.storage.check()
+
     async def hit(self, item: RateLimitItem, tenant: str) -> Hit | None:
         bridge, name = self._named(item, tenant)
         async with self._calls:

@@ -19,7 +19,7 @@ from semel.core.policy import Policy
 from semel.errors import StoreMisconfigured, StoreUnavailable
 from semel.http.counters import AsyncRedisWindow, Hit, MemoryWindow, RedisWindow, async_window_on, window_on
 from semel.runtime.background import Background
-from semel.runtime.local import PerLoop
+from semel.runtime.local import AsyncOnce, PerLoop
 from semel.runtime.perform import Performers
 from semel.runtime.tasks import Tasks
 
@@ -136,6 +136,7 @@ class AsyncQuotas:
         self._url = storage
         self._in_memory = Quotas(storage) if storage.startswith("memory") else None
         self._windows = PerLoop(self._open)
+        self._connected = PerLoop(AsyncOnce)
         self._tasks = Tasks()
 
     @cached_property
@@ -158,7 +159,9 @@ class AsyncQuotas:
             raise
 
     async def _charge(self, item: RateLimitItem, tenant: str) -> Charged | int:
-        window = self._windows.get()
+        window, connected = self._windows.get(), self._connected.get()
+        if not connected.done:  # redis-py's client for clusters fails if many tasks begin with it at once
+            await connected.do(window.connect)
         with _map_errors():
             hit = await window.hit(item, tenant)
             return _charged(item, tenant, hit, self._later) if hit else _seconds_until(await window.stats(item, tenant))

@@ -47,7 +47,7 @@ FAULTS: dict[Where, tuple[WayFaultKind, ...]] = {
     "send": SEND_FAULTS,
 }
 WHERES: tuple[Where, ...] = (
-    "open", "open", "open", "renew", "begin", "close", "close", "close", "leave", "look",
+    "open", "open", "open", "renew", "begin", "close", "close", "close", "leave",
     "send", "send", "send", "send", "send", "send", "send",
 )  # fmt: skip
 OperatorAct = Literal["clock", "purge", "forget"]

@@ -141,7 +141,8 @@ class CallWorld(History[CallScenario, Oracle, AnyProcess]):
             if is_settled(runs[-1]):
                 self._ask_again(prober, runs[-1])
                 return
-        self.oracle.violated("every-intent-settles", f"{runs[-1].intent}: {runs[-1].result}")
+        if self.scenario.promised:  # a server that has forgotten the key may fail each time, and store none of it
+            self.oracle.violated("every-intent-settles", f"{runs[-1].intent}: {runs[-1].result}")
 
     def _ask_again(self, prober: ClientProcess, first: ProgramRun) -> None:
         again = prober.begin(first.ask)

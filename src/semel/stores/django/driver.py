@@ -85,9 +85,11 @@ class Lender:
         except ConnectionDoesNotExist:
             known = ", ".join(f"django://{alias}" for alias in connections)
             raise StoreMisconfigured(f"DATABASES has no alias {self.alias!r}; there are {known}") from None
-        except ImproperlyConfigured:
+        except ImproperlyConfigured as error:
+            reason = " ".join(str(error).split())
             raise StoreMisconfigured(
-                f"django://{self.alias} needs Django's settings: set DJANGO_SETTINGS_MODULE, or give the database's URL"
+                f"django://{self.alias} needs Django's settings: set DJANGO_SETTINGS_MODULE, or give the database's "
+                f"URL. Django says: {reason}"
             ) from None
 
     def _check(self, connection: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pymysql
+from pymysql.err import MySQLError  # not pymysql.err: a second copy of it stands there after install_as_MySQLdb()
 
 from semel.errors import StoreError, StoreMisconfigured, StoreTimeout, StoreUnavailable
 from semel.stores.sql.errors import CHANGED_SINCE_READ, DEADLOCK_FOUND, LOCK_WAIT_TIMEOUT
@@ -38,7 +38,7 @@ ROLLED_BACK = (DEADLOCK_FOUND, CHANGED_SINCE_READ)
 
 def number_of_failure(error: BaseException) -> int:
     """The number that the server or the driver gave; 0 if it gave none."""
-    number = error.args[0] if isinstance(error, pymysql.err.MySQLError) and error.args else 0
+    number = error.args[0] if isinstance(error, MySQLError) and error.args else 0
     return number if isinstance(number, int) else 0
 
 
@@ -47,6 +47,6 @@ def failure_of(error: Exception, shown: str, *, is_late: bool) -> StoreError:
     if isinstance(error, StoreError):
         return error
     kind, way_out = MEANINGS.get(number_of_failure(error), (StoreTimeout if is_late else StoreUnavailable, ""))
-    words = error.args[-1] if isinstance(error, pymysql.err.MySQLError) and error.args else error
+    words = error.args[-1] if isinstance(error, MySQLError) and error.args else error
     text = " ".join(str(words).split()) or type(error).__name__
     return kind(f"{shown}: {text}" + (f"; {way_out}" if way_out else ""))

@@ -26,7 +26,7 @@ GONE, REFUSED = ("08", "57P01", "57P02", "57P03"), ("22", "23", "44")
 """How the states of a lost connection, and of values that the database will never take, begin."""
 SERVER_GONE, SERVER_LOST = 2006, 2013  # MariaDB's
 INTEGRITY_NUMBERS = (1048, DUPLICATE, 1406, 1451, 1452, 4025)  # MariaDB's
-MARIADB_ERRORS = ("pymysql.err", "MySQLdb", "MySQLdb._exceptions")
+MARIADB_ERRORS = ("pymysql.err", "MySQLdb.err", "MySQLdb", "MySQLdb._exceptions")
 """Where the classes of errors are from: aiomysql raises PyMySQL's, Django is on mysqlclient, or on PyMySQL."""
 CHAIN_MAX = 10
 
