@@ -12,7 +12,7 @@ from semel.core.call_values import (
     SendFailure,
 )
 from semel.core.calls import CallConclusion, CallEvent, call_key, origin_of
-from semel.core.events import Event, EventKind
+from semel.core.events import NO_KEY, Event, EventKind
 from semel.core.journal import CallRequest, IntentEntry, IntentId, IntentState
 from semel.core.outcomes import REASONS, judge_call
 from semel.core.retries import NEXT_STEPS, AttemptEnd, CallAnswer, NextStep, RepeatLimit
@@ -114,3 +114,7 @@ def test_a_call_without_a_key_is_about_none() -> None:
 )
 def test_an_origin_has_nothing_else_of_the_url(url: str, origin: str) -> None:
     assert origin_of(url) == origin
+
+
+def test_a_key_that_none_can_be_is_not_named_by_events() -> None:
+    assert call_key("POST", "https://api.example", "\ud800") == NO_KEY

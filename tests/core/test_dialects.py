@@ -120,3 +120,9 @@ def test_a_key_that_the_service_would_refuse_is_refused_before_it_is_sent() -> N
             check_key(bad, DRAFT_07)
     with pytest.raises(ValueError, match="key must not be empty"):
         check_key("", DRAFT_07)
+
+
+def test_a_dialect_has_new_keys_of_a_format() -> None:
+    assert DRAFT_07.making(KeyFormat.ULID).format is KeyFormat.ULID
+    with pytest.raises(TypeError, match=r"KeyFormat\.UUID7, not 'ulid'"):
+        DRAFT_07.making("ulid")  # type: ignore[arg-type]

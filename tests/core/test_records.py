@@ -1,11 +1,12 @@
 """The values refuse what some store could not keep exactly, and answer the two questions about time."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from semel.core.effects import Claim, Complete, Renew, Resolve
-from semel.core.records import DURATION_MS_MAX, NOBODY, Key, Lease, Record, Result, State
+from semel.core.records import DURATION_MS_MAX, NOBODY, Key, Lease, Record, Result, State, read_duration
 
 KEY = Key("tenant", "scope", "name")
 LEASE = Lease(KEY, "owner", 1, 0)
@@ -125,3 +126,12 @@ def test_durations_are_whole_milliseconds() -> None:
 def test_a_claim_names_its_request_and_its_owner(fingerprint: str, owner: str, field: str) -> None:
     with pytest.raises(ValueError, match=f"{field} must not be empty"):
         Claim(KEY, fingerprint, owner, 1, 1, False).checked()
+
+
+def test_a_duration_is_a_timedelta_within_bounds() -> None:
+    assert read_duration("max_age", timedelta(seconds=2)) == 2_000
+    with pytest.raises(TypeError, match="max_age must be a timedelta"):
+        read_duration("max_age", 2)
+    for wrong in (timedelta(0), timedelta(days=999_999)):
+        with pytest.raises(ValueError, match="max_age must be between"):
+            read_duration("max_age", wrong)

@@ -1,6 +1,3 @@
-import subprocess
-import sys
-
 """Calls of one key that share a batch on MariaDB."""
 
 import subprocess
