@@ -6,8 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from semel import Policy
+from semel import Policy, StoreUnavailable
 from semel.http.quota import AsyncQuotas, Charged, Quotas
+from servers import binaries
+from servers.needing import needed
+from servers.redis import RedisServer
 
 POLICY = Policy(quota="5/minute")
 AT_ONCE = 20
@@ -46,3 +49,20 @@ def test_tasks_get_no_more_than_their_quota_and_may_give_back(url: str) -> None:
 def check_one_more(charge: Callable[[], Charged | int]) -> None:
     assert isinstance(charge(), Charged)
     assert isinstance(charge(), int)
+
+
+def test_a_storage_that_is_away_is_told_to_each_task_and_asked_again_later() -> None:
+    needed("redis", lambda: binaries.require("redis"))
+
+    async def run(server: RedisServer) -> None:
+        quotas = AsyncQuotas(server.url)
+        server.kill()
+        failed = await asyncio.gather(*(quotas.charge(POLICY, "away") for _ in range(AT_ONCE)), return_exceptions=True)
+        assert {type(each) for each in failed} == {StoreUnavailable}
+        assert "ConnectionError" in str(failed[0])
+        server.start()
+        found = await asyncio.gather(*(quotas.charge(POLICY, "away") for _ in range(AT_ONCE)))
+        assert sum(isinstance(each, Charged) for each in found) == 5
+
+    with RedisServer() as server:
+        asyncio.run(run(server))

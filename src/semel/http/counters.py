@@ -96,8 +96,8 @@ class AsyncRedisWindow:
         self._calls = asyncio.Semaphore(CALLS_MAX)
 
     async def connect(self) -> None:
-        """Ask the server for the first time. A failure shows with the first hit."""
-        await self._limiter.storage.check()
+        """Ask the server for the first time. Raises what the client raises if there is no answer."""
+        await self._limiter.storage.bridge.get_connection().ping()
 
     async def hit(self, item: RateLimitItem, tenant: str) -> Hit | None:
         bridge, name = self._named(item, tenant)

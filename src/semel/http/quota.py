@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from semel.core.effects import Effect
@@ -161,10 +161,14 @@ class AsyncQuotas:
     async def _charge(self, item: RateLimitItem, tenant: str) -> Charged | int:
         window, connected = self._windows.get(), self._connected.get()
         if not connected.done:  # redis-py's client for clusters fails if many tasks begin with it at once
-            await connected.do(window.connect)
+            await connected.do(partial(self._connect, window))
         with _map_errors():
             hit = await window.hit(item, tenant)
             return _charged(item, tenant, hit, self._later) if hit else _seconds_until(await window.stats(item, tenant))
+
+    async def _connect(self, window: AsyncRedisWindow) -> None:
+        with _map_errors():
+            await window.connect()
 
     async def give_back(self, charged: Charged) -> None:
         if self._in_memory is not None:
