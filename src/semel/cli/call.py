@@ -115,7 +115,7 @@ def call(
       2    called wrongly: nothing was sent
       3    the journal cannot be opened or used: this run has sent nothing
       4    the final answer is a refusal or a failure (400 or more)
-      5    nobody here knows whether it took effect: it is not sent again
+      5    it is not known whether it took effect: it is not sent again
            until you have looked at the service
       6    the name belongs to another request: nothing was sent
       7    not finished, and running it again as it is would not help:

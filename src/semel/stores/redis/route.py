@@ -1,4 +1,4 @@
-"""How the servers behind one URL are asked, as plans: who has the data, and what to do about a refusal.
+"""How the servers behind one URL are asked, as plans: which of them has the data, and what to do about a refusal.
 
 A refusal by which the server says that it did nothing is followed within the time of the call. A connection that is
 lost after something was sent is not: it may have happened, and the caller asks again.
